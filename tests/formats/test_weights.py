@@ -93,9 +93,3 @@ def test_streams_learn_with_the_weights_of_their_file(tmp_path):
     triples = [(texts[:20], y[:20], weights[:20]), (texts[20:], y[20:], weights[20:])]
     again = treemax.TextModel(treemax.HashingText(), treemax.OnlineLabelTree(verbose=0)).fit_stream(triples)
     np.testing.assert_array_equal(again.predict_proba(texts[:1]), twin.predict_proba(texts[:1]))
-
-
-def test_fit_file_refuses_weights(tmp_path):
-    (tmp_path / "a.vw").write_text("1 2 | 3:1\n2 1 | 4:1\n")
-    with pytest.raises(ValueError, match="fit_file does not support"):
-        treemax.LabelTree(verbose=0).fit_file(tmp_path / "a.vw")

@@ -83,7 +83,19 @@ def larger(name, multi_label):
     rows = random.normal(size=(400, 12)).astype(np.float32) + random.normal(size=(40, 12)).astype(np.float32)[y]
     rows *= np.abs(rows) > 0.5
     labels = [[label, (label * 7 + 1) % 40] for label in y.tolist()] if multi_label else y
-    return MODELS[name]().set_params(verbose=0).fit(rows, labels), as_rows(rows[:20])
+    name, trees = ("label-tree", {"n_trees": 3}) if name == "label-trees" else (name, {})
+    return MODELS[name]().set_params(verbose=0, **trees).fit(rows, labels), as_rows(rows[:20])
+
+
+@pytest.mark.parametrize("name", ["label-trees", *sorted(MODELS)])
+@pytest.mark.parametrize("k", [1, 5])
+def test_allowed_labels_of_every_model_among_many(name, k):
+    model, rows = larger(name, False)
+    random = np.random.default_rng(k)
+    for share in (0.2, 0.9):
+        weights = (random.uniform(size=40) < share).astype(np.float32)
+        for n_first in (0, 6):
+            check_allowed(model.model_, rows, k, n_first, weights, model._search())
 
 
 @pytest.mark.parametrize("name", ["label-tree", "online-label-tree", "learned-tree", "one-vs-all"])

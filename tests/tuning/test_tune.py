@@ -256,6 +256,25 @@ def test_rows_held_out_are_in_no_sample():
     assert set(smaller[:, 0]) < set(rows[:, 0])
 
 
+@pytest.mark.parametrize("kind", ["texts", "rows"])
+def test_weights_are_those_of_training(kind):
+    X, y = some_texts() if kind == "texts" else some_rows()
+    weights = np.random.default_rng(0).choice([0.0, 1.0, 3.0], len(y))
+    kept = np.flatnonzero(weights)
+    data = TuningData(X, y, 0, weights)
+    assert data.n_rows == len(kept), "rows of weight zero are neither trained on nor held out"
+    own = {str(X[i]): weights[i] for i in kept} if kind == "rows" else None
+    rows, _ = data.sample(30)
+    if own is not None:
+        assert [own[str(row)] for row in rows] == data.sample_weights(30).tolist()
+    options = {"models": ["one-vs-all"], "max_trials": 1}
+    found = quick(X, y, sample_weight=weights, **options)
+    expected = type(found.model)(**found.model.get_params(deep=False)).fit(X, y, sample_weight=weights)
+    np.testing.assert_array_equal(found.model.predict_proba(X[:9]), expected.predict_proba(X[:9]))
+    unweighted = quick(X, y, **options)
+    assert not np.array_equal(found.model.predict_proba(X[:9]), unweighted.model.predict_proba(X[:9]))
+
+
 # --- spaces --------------------------------------------------------------------------------------------
 
 
@@ -604,6 +623,20 @@ def test_command_writes_an_ordinary_model_and_goes_on(data, tmp_path):
     (tmp_path / "model.treemax.study").unlink()
     nothing = command(data, *options, "--resume")
     assert nothing.exit_code == 2 and "no " in nothing.stderr
+
+
+def test_command_uses_the_weights_of_the_file(tmp_path):
+    texts, labels = some_texts()
+    weights = [float(i % 3) for i in range(len(texts))]
+    lines = [
+        json.dumps({"text": t, "label": label, "weight": weight}) for t, label, weight in zip(texts, labels, weights)
+    ]
+    (tmp_path / "train.jsonl").write_text("\n".join(lines) + "\n")
+    model = tmp_path / "model.treemax"
+    found = command(tmp_path / "train.jsonl", "-o", model, "--models", "one-vs-all", "--max-trials", 1)
+    assert found.exit_code == 0, found.stderr
+    expected = treemax.TextModel(estimator=treemax.OneVsAll(verbose=0)).fit(texts, labels, sample_weight=weights)
+    np.testing.assert_array_equal(treemax.load(model).predict_proba(texts[:9]), expected.predict_proba(texts[:9]))
 
 
 def test_command_keeps_the_best_after_an_interrupt(data, tmp_path, monkeypatch):

@@ -65,8 +65,6 @@ def tune(
         )
     with open_data(data, reading) as reader:
         examples = read_training_rows(reader)
-    if examples.weights is not None:
-        raise ValueError(f"{reader.name} has weights, which tune does not support: leave them out, or use treemax fit.")
     result = search(
         examples.features,
         examples.targets,
@@ -80,6 +78,7 @@ def tune(
         random_state=seed,
         study=study,
         report=lambda line: click.echo(line, err=True),
+        sample_weight=examples.weights,
     )
     store_reading_options(result.model, reading)
     place = save_model(result.model, output)

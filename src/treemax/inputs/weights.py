@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from treemax.inputs.labels import LabelIndex, RaggedLabels, Targets
+from treemax.inputs.labels import LabelIndex, Targets
 from treemax.inputs.limits import LEAST, MOST
 
 BALANCED = "balanced"
@@ -84,12 +84,11 @@ def with_class_weight(targets: Targets, class_weight: Any, index: LabelIndex, mu
     return replace(targets, weights=own if targets.weights is None else own * targets.weights)
 
 
-def check_known_labels(class_weight: Any, labels: RaggedLabels) -> None:
-    """Raise if a dictionary of class weights has a label that is not in y."""
+def check_known_labels(class_weight: Any, index: LabelIndex) -> None:
+    """Raise if a dictionary of class weights has a label that is not in the index."""
     if isinstance(class_weight, Mapping):
-        known = set(range(labels.n_columns)) if labels.is_indicator else set(labels.values.tolist())
-        for label in class_weight:
-            if label not in known:
+        for label, found in zip(class_weight, index.ids(class_weight)):
+            if found < 0:
                 raise ValueError(f"class_weight has the label {label!r:.40}, which is not in y.")
 
 

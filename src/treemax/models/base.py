@@ -128,13 +128,13 @@ class LabelClassifier(PublishedSettings, SavedEstimator, ClassifierMixin, BaseEs
         rows, labels, weights = self._read(X, y, sample_weight)
         if not len(rows) and weights is not None:
             raise ValueError("sample_weight is zero for all rows: at least one row must have a positive weight.")
-        check_known_labels(self.class_weight, labels)
         rows, labels, weights = self._repeated(rows, labels, weights)
         check_scale(rows)
         rows = numbered(self._prepared(rows))
         if labels.is_indicator:
             self._check_size(rows.shape[1], labels.n_columns)
         index, ids = _sorted_index(labels)
+        check_known_labels(self.class_weight, index)
         self._check_labels(len(index))
         self._check_size(rows.shape[1], len(index))
         targets = self._weighted(target_ids(labels, ids), weights, index, labels.multi_label)

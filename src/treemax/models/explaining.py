@@ -205,7 +205,8 @@ def explanation_of_text(explanation: Explanation, vectorizer: Any, text: str) ->
 def _spans(found: Occurrence, feature: int, times: int) -> list[Span]:
     """Divide what a feature added among its occurrences, and among the words or the characters of each."""
     units = sum(b - a for a, b in found.places) if found.of_characters else len(found.places)
-    return [Span(a, b, feature, 1.0 / (times * max(1, units))) for a, b in found.places]
+    share = 1.0 / (times * max(1, units))
+    return [Span(a, b, feature, share) for a, b in found.places]
 
 
 def _names_out(vectorizer: Any, explanation: Explanation, names: list[Any]) -> list[Any]:

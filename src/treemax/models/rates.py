@@ -82,21 +82,19 @@ def mean_squared_length(rows: Rows, weights: NDArray[np.float32] | None = None) 
         total, count, filled = float(squared.sum()), int(np.count_nonzero(rows)), int((squared > 0).sum())
     if total <= 0.0:
         return 1.0, 1.0
+    return mean_without_outliers(squared, total / max(1, filled), weights), count / max(1, filled)
+
+
+def mean_without_outliers(
+    squared: NDArray[np.float64], mean: float, weights: NDArray[np.float32] | None = None
+) -> float:
+    """Return the (weighted) mean of squared lengths without rows `FAR_LONGER` than the median; `mean` is that of all
+    rows, unweighted."""
+    limit = FAR_LONGER**2 * float(np.median(squared[squared > 0]))
+    kept = (squared > 0) & (squared <= limit)
     if weights is not None:
-        return _weighted_mean_without_outliers(squared, weights), count / max(1, filled)
-    return mean_without_outliers(squared, total / max(1, filled)), count / max(1, filled)
-
-
-def _weighted_mean_without_outliers(squared: NDArray[np.float64], weights: NDArray[np.float32]) -> float:
-    kept = (squared > 0) & (squared <= FAR_LONGER**2 * float(np.median(squared[squared > 0])))
-    return float(np.average(squared[kept], weights=weights[kept].astype(np.float64)))
-
-
-def mean_without_outliers(squared: NDArray[np.float64], mean: float) -> float:
-    """Return the mean of squared lengths without rows `FAR_LONGER` than the median; `mean` is that of all rows."""
-    squared = squared[squared > 0]
-    limit = FAR_LONGER**2 * float(np.median(squared))
-    return mean if squared.max() <= limit else float(squared[squared <= limit].mean())
+        return float(np.average(squared[kept], weights=weights[kept].astype(np.float64)))
+    return mean if squared.max() <= limit else float(squared[kept].mean())
 
 
 def clip_outliers(rows: Rows, mean_square: float) -> Rows:

@@ -68,6 +68,14 @@ def first_allowed(
     return ids, probabilities
 
 
+def allowed_among(
+    candidates: NDArray[np.int64], scores: NDArray[np.float32], k: int, n_first: int, weights: NDArray[np.float32]
+) -> TopKAllowed:
+    """Return the first candidates of each row, which are sorted, and the first k with a weight."""
+    allowed = first_allowed(candidates, scores, weights, k)
+    return TopKAllowed(candidates[:, :n_first], scores[:, :n_first], *allowed)
+
+
 def empty_top_k(n_rows: int, k: int) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
     """Return uninitialised arrays for the ids and probabilities of the k best labels."""
     return np.empty((n_rows, k), dtype=np.int64), np.empty((n_rows, k), dtype=np.float32)
@@ -126,7 +134,7 @@ def search_rows(
     def search_block(block: slice) -> None:
         search(*arguments(sparse[block]), *options, *[array[block] for array in by_row])
 
-    run_all(blocks(len(rows), by_row[-1].shape[1]), search_block, threads)
+    run_all(blocks(len(rows), sum(array.shape[1] for array in by_row)), search_block, threads)
 
 
 def search_above(

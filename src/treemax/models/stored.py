@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from treemax.formats import Examples, FormatError, open_examples
+from treemax.formats.examples import keep_where
 from treemax.formats.training_rows import drop_unlabelled
 from treemax.inputs.labels import LabelIndex, RaggedLabels, target_ids
 from treemax.inputs.rows import Rows, SparseRows
@@ -50,13 +51,18 @@ class Source:
         self.overview = self._scan()
 
     def chunks(self, title: str, all_rows: bool = False) -> Iterator[Examples]:
-        """Yield the examples for training, or with `all_rows` all examples, in chunks."""
+        """Yield the examples for training, or with `all_rows` all examples, in chunks.
+
+        Rows of weight zero are not for training.
+        """
         with open_examples(self._source, chunk_rows=CHUNK_ROWS, **self._reading) as reader:
             self.name, self._format = reader.name, reader.format
             with progress_bar(reader.size or 0, title, "B", self._verbose) as bar:
                 for chunk in reader:
                     bar.update(reader.position - bar.n)
-                    yield chunk if all_rows else drop_unlabelled(chunk, self.overview.multi_label)
+                    chosen = chunk if all_rows else _with_weight(drop_unlabelled(chunk, self.overview.multi_label))
+                    if len(chosen):
+                        yield chosen
         if all_rows and reader.bad_lines:
             warnings.warn(f"{reader.bad_lines} malformed line(s) skipped, first {reader.bad_messages[0]}", stacklevel=5)
 
@@ -67,18 +73,14 @@ class Source:
         dtype = np.dtype(np.int64)
         first_index = math.inf
         for chunk in self.chunks("scanning", all_rows=True):
-            if chunk.weights is not None:
-                raise ValueError(
-                    f"{self.name} has weights, which fit_file does not support: use fit, or leave them out."
-                )
             if isinstance(chunk.rows, SparseRows):
                 first_index = min(first_index, int(chunk.rows.indices.min(initial=2**32 - 1)))
-            counts = chunk.labels.counts
-            n_rows, n_labelled = n_rows + len(chunk), n_labelled + int((counts > 0).sum())
-            multi_label = multi_label or bool((counts > 1).any())
+            multi_label = multi_label or bool((chunk.labels.counts > 1).any())
             texts = chunk.texts is not None
             sparse = sparse or texts or isinstance(chunk.rows, SparseRows)
             n_features = max(n_features, 0 if chunk.rows is None else chunk.rows.shape[1])
+            chunk = _with_weight(chunk)
+            n_rows, n_labelled = n_rows + len(chunk), n_labelled + int((chunk.labels.counts > 0).sum())
             if len(chunk.labels.values):
                 names.update(chunk.labels.values.tolist())
                 dtype = chunk.labels.dtype
@@ -89,6 +91,11 @@ class Source:
             n_features -= "n_features" not in self._reading
         n_used = n_rows if multi_label else n_labelled
         return Overview(n_used, n_rows - n_used, _sorted_index(names, dtype), multi_label, n_features, texts, sparse)
+
+
+def _with_weight(examples: Examples) -> Examples:
+    """Return the examples without those of weight zero."""
+    return examples if examples.weights is None else keep_where(examples, examples.weights > 0)
 
 
 def _sorted_index(names: set[Any], dtype: np.dtype) -> LabelIndex:
@@ -112,7 +119,7 @@ def stored_rows(
             raise FormatError(
                 f"{source.name}: has a new label since it was first read; data must not change while it is read"
             )
-        writer.add(rows, target_ids(labels, ids))
+        writer.add(rows, replace(target_ids(labels, ids), weights=chunk.weights))
     stored = writer.finish(n_features)
     if len(stored) != overview.n_rows:
         raise FormatError(

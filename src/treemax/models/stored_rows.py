@@ -74,6 +74,8 @@ class RowWriter:
         self._lengths: list[NDArray[np.uint32]] = []
         self._counts: list[NDArray[np.uint32]] = []
         self._ids: list[NDArray[np.uint32]] = []
+        self._weights: list[NDArray[np.float32]] = []
+        self._weighted = False
         self._n_features = 1
 
     def add(self, rows: SparseRows, targets: Targets) -> None:
@@ -84,12 +86,15 @@ class RowWriter:
         self._lengths.append(np.diff(rows.indptr).astype(np.uint32))
         self._counts.append(np.diff(targets.indptr).astype(np.uint32))
         self._ids.append(targets.ids[targets.indptr[0] : targets.indptr[-1]].copy())
+        self._weights.append(np.ones(len(targets), np.float32) if targets.weights is None else targets.weights)
+        self._weighted = self._weighted or targets.weights is not None
         self._n_features = max(self._n_features, rows.n_features)
 
     def finish(self, n_features: int) -> StoredRows:
         """Return all rows; no more can be added."""
         ids = _joined(self._ids, np.uint32)
-        targets = Targets(_starts(_joined(self._counts, np.uint32)), ids)
+        weights = _joined(self._weights, np.float32)
+        targets = Targets(_starts(_joined(self._counts, np.uint32)), ids, weights if self._weighted else None)
         return StoredRows(
             _starts(_joined(self._lengths, np.uint32)),
             max(n_features, self._n_features),
@@ -160,7 +165,8 @@ class StoredRows:
             return 1.0
         parts = (self.part(start, stop) for start, stop in self.windows())
         squared = np.concatenate([squared_lengths(part.indptr, part.values) for part in parts])
-        return mean_without_outliers(squared, total / max(1, int((self.lengths() > 0).sum())))
+        mean = total / max(1, int((self.lengths() > 0).sum()))
+        return mean_without_outliers(squared, mean, self.targets.weights)
 
 
 class Partitions:

@@ -8,14 +8,18 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
+import numpy as np
 from sklearn.base import BaseEstimator, ClassifierMixin, clone
 from sklearn.exceptions import NotFittedError
+from sklearn.utils import _safe_indexing
 from sklearn.utils.metaestimators import available_if
-from sklearn.utils.validation import check_is_fitted
+from sklearn.utils.validation import _num_samples, check_is_fitted
 
 from treemax.explanations import Explanation
 from treemax.formats.training_rows import training_chunks
+from treemax.inputs.labels import check_same_length, read_labels
 from treemax.inputs.rows import as_rows
+from treemax.inputs.weights import read_weights
 from treemax.modelfile import (
     AnyPath,
     Arrays,
@@ -48,6 +52,17 @@ def _register_transformers() -> None:
 def _estimator_has(name: str) -> Callable[[TextModel], bool]:
     """Return the condition that the estimator has a method, for `available_if`."""
     return lambda model: hasattr(model.estimator, name)
+
+
+def _with_weight(texts: Any, y: Any, sample_weight: Any) -> tuple[Any, Any, Any]:
+    """Return texts, y and weights without the texts of weight zero."""
+    labels = read_labels(y)
+    check_same_length(_num_samples(texts), len(labels))
+    weights = read_weights(sample_weight, len(labels))
+    if weights is None or weights.all() or not weights.any():
+        return texts, labels, weights
+    kept = np.flatnonzero(weights)
+    return _safe_indexing(texts, kept), labels.take(kept), weights[kept]
 
 
 @saveable
@@ -84,7 +99,8 @@ class TextModel(TextInput, ClassifierMixin, BaseEstimator):
 
         `label_texts`, a dictionary from labels to names or descriptions, become the `label_features` of `LabelTree`; the
         vectoriser learns their words, too. With `add_unseen=True`, labels that are only there can be answered. `options`
-        (such as `label_share` of `LabelTree`) are passed to the estimator's `fit`.
+        (such as `label_share` of `LabelTree`) are passed to the estimator's `fit`. The vectoriser counts every text once,
+        whatever its `sample_weight`; texts of weight zero are left out.
         """
         if not hasattr(self.vectorizer, "transform"):
             raise ValueError(
@@ -92,6 +108,8 @@ class TextModel(TextInput, ClassifierMixin, BaseEstimator):
                 f"Write TextModel(estimator={self.vectorizer!r})."
             )
         vectorizer = clone(self.vectorizer)
+        if options.get("sample_weight") is not None:
+            texts, y, options["sample_weight"] = _with_weight(texts, y, options["sample_weight"])
         X = vectorizer.fit_transform(texts)
         if label_texts is not None:
             if not isinstance(label_texts, Mapping):

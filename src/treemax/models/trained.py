@@ -13,9 +13,9 @@ from treemax.modelfile import Arrays
 from treemax.models.searching import (
     SparseProbabilities,
     TopKAllowed,
+    allowed_among,
     best_weighted,
     empty_top_k,
-    first_allowed,
     two_searches,
 )
 
@@ -128,7 +128,7 @@ class FromCandidates(FromAllProbabilities):
     ) -> TopKAllowed:
         """Return the `n_first` best candidates and the k best of those with a weight."""
         ids, scores = self.top_k(rows, max(n_first, self.n_candidates(search)), search, threads)
-        return TopKAllowed(ids[:, :n_first], scores[:, :n_first], *first_allowed(ids, scores, weights, k))
+        return allowed_among(ids, scores, k, n_first, weights)
 
     def probabilities(self, rows: Rows, search: Any, threads: int = 1) -> Floats:
         """Return the probability of every label for each row; zero if it is not a candidate."""

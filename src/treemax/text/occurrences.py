@@ -170,17 +170,18 @@ def _columns(vectorizer: Any, names: list[str]) -> list[int]:
 def _word_grams(vectorizer: Any, text: str, low: int, high: int) -> Iterator[_Token]:
     stop_words = vectorizer.get_stop_words() or ()
     words = [(word, place) for word, place in _words(vectorizer, text) if word not in stop_words]
-    for length in range(low, min(high, len(words)) + 1):
+    if low == 1:
+        yield from (_Token(word, [place]) for word, place in words)
+    for length in range(max(low, 2), min(high, len(words)) + 1):
         for own in zip(*(words[first:] for first in range(length))):
-            yield _Token(" ".join(word for word, _ in own), [place for _, place in own])
+            yield _Token(" ".join([word for word, _ in own]), [place for _, place in own])
 
 
 def _words(vectorizer: Any, text: str) -> Iterator[tuple[str, Place]]:
     if vectorizer.tokenizer is None:
         pattern = re.compile(vectorizer.token_pattern)
-        for match in pattern.finditer(text):
-            group = min(1, pattern.groups)
-            yield match[group], match.span(group)
+        group = min(1, pattern.groups)
+        yield from ((match[group], match.span(group)) for match in pattern.finditer(text))
         return
     at = 0
     for word in vectorizer.tokenizer(text):
@@ -228,7 +229,8 @@ def _mapped(text: str, change: Callable[[str], str]) -> tuple[str, Sequence[int]
 
 def _placed(tokens: list[_Token], columns: list[int], origin: Sequence[int]) -> Iterator[Occurrence]:
     """Yield the tokens that are features, with places in the text as it was given."""
-    for token, column in zip(tokens, columns):
+    unchanged = isinstance(origin, range)
+    for (name, places, of_characters), column in zip(tokens, columns):
         if column >= 0:
-            places = [(origin[a], origin[b - 1] + 1) for a, b in token.places if a < b]
-            yield Occurrence(token.name, column, places, token.of_characters)
+            own = [(a, b) if unchanged else (origin[a], origin[b - 1] + 1) for a, b in places if a < b]
+            yield Occurrence(name, column, own, of_characters)

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from treemax.formats.examples import keep_labels
 from treemax.inputs.labels import LabelIndex, RaggedLabels, check_same_length, read_labels
 from treemax.inputs.rows import Rows, SparseRows, as_rows, take_rows
+from treemax.inputs.weights import read_weights
 from treemax.memory import available_bytes
 from treemax.text.vectorizers import holds_texts, read_texts
 from treemax.tuning.spaces import Setting
@@ -37,20 +38,29 @@ class Vectorised(NamedTuple):
 class TuningData:
     """X and y with one split: all settings share the held-out rows, and samples are nested."""
 
-    def __init__(self, X: Any, y: Any, random_state: int) -> None:
-        self.X, self.y = X, y
+    def __init__(self, X: Any, y: Any, random_state: int, sample_weight: Any = None) -> None:
+        self.X, self.y, self.sample_weight = X, y, sample_weight
         self.texts: list[str] | None = read_texts(X) if holds_texts(X) else None
         self.rows: Rows | None = None if self.texts is not None else as_rows(X)
         self.labels = read_labels(y)
         self.n_rows = len(self.labels)
         found = len(self.rows) if self.texts is None else len(self.texts)  # type: ignore[arg-type]
         check_same_length(found, self.n_rows)
+        self.weights = read_weights(sample_weight, self.n_rows)
+        if self.weights is not None and not self.weights.all():
+            self._leave_out_weight_zero(np.flatnonzero(self.weights))
         if self.n_rows < LEAST_ROWS:
             raise ValueError(f"tune needs at least {LEAST_ROWS} rows, got {self.n_rows}.")
         if not len(self.labels.values):
             raise ValueError("y has no labels at all: every row's label list is empty.")
         self._order = np.random.default_rng(random_state).permutation(self.n_rows)
         self._hold_out(0)
+
+    def _leave_out_weight_zero(self, kept: NDArray[np.int64]) -> None:
+        chosen, self.labels = self._chosen(kept)
+        self.texts, self.rows = (chosen, None) if self.texts is not None else (None, chosen)
+        assert self.weights is not None
+        self.weights, self.n_rows = self.weights[kept], len(kept)
 
     def _hold_out(self, fold: int) -> None:
         n_held = min(max(int(HELD_SHARE * self.n_rows), min(self.n_rows // 5, HELD_OF_FEW)), MOST_HELD)
@@ -85,7 +95,14 @@ class TuningData:
 
     def sample(self, size: int) -> tuple[Any, RaggedLabels]:
         """Return a random sample of `size` training rows or texts, in their original order."""
-        return self._chosen(np.sort(self._others[:size]))
+        return self._chosen(self._sampled(size))
+
+    def sample_weights(self, size: int) -> NDArray[np.float32] | None:
+        """Return the weights of `sample`."""
+        return None if self.weights is None else self.weights[self._sampled(size)]
+
+    def _sampled(self, size: int) -> NDArray[np.int64]:
+        return np.sort(self._others[:size])
 
     def vectorised(self, setting: Setting, size: int) -> Vectorised:
         """Return the features of the texts of a sample; cached, because many settings share a vectoriser."""
@@ -119,6 +136,8 @@ class TuningData:
         values = self.labels.values[self.labels.indptr[0] : self.labels.indptr[-1]]
         digest.update(np.ascontiguousarray(self.labels.counts).tobytes())
         digest.update("\0".join(map(str, values.tolist())).encode("utf-8", "surrogatepass"))
+        if self.weights is not None:
+            digest.update(self.weights.tobytes())
         return digest.hexdigest()
 
     def _chosen(self, rows: NDArray[np.int64]) -> tuple[Any, RaggedLabels]:

@@ -71,6 +71,7 @@ def tune(
     study: AnyPath | None = None,
     verbose: int = 1,
     report: Callable[[str], object] | None = None,
+    sample_weight: Any = None,
 ) -> TuneResult:
     """Search over models and settings by validation, and train the best on all rows.
 
@@ -109,6 +110,8 @@ def tune(
         0 is silent, 1 prints a line for each better setting, 2 for every setting.
     report : callable or None
         Called with each line instead of `print`.
+    sample_weight : array or None
+        The weight of each row in training. Validation counts every row once; rows of weight zero are left out of both.
 
     Returns
     -------
@@ -132,7 +135,7 @@ def tune(
     check_number("max_us", max_us, above=0, optional=True)
     check_number("max_trials", max_trials, whole=True, least=1, optional=True)
     with Watch(60 * minutes) as watch:
-        data = TuningData(X, y, random_state)
+        data = TuningData(X, y, random_state, sample_weight)
         names = applicable(models, data.rows, data.multi_label)
         goal = chosen or default_metric(data.multi_label)
         facts = {

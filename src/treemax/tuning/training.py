@@ -46,7 +46,7 @@ class Trainer:
             vectorizer, X, seconds = self.data.vectorised(setting, size)
         start = time.perf_counter()
         with _limited_memory(estimator):
-            estimator.fit(X, labels)
+            estimator.fit(X, labels, **_weights(self.data.sample_weights(size)))
         seconds += time.perf_counter() - start
         model = estimator if vectorizer is None else TextModel(vectorizer, estimator)
         top, us = self._timed(model)
@@ -62,7 +62,7 @@ class Trainer:
         model = setting.estimator(n_jobs=self.n_jobs, random_state=self.random_state, verbose=verbose)
         if setting.text is not None:
             model = TextModel(setting.vectorizer(), model)
-        return model.fit(self.data.X, self.data.y)
+        return model.fit(self.data.X, self.data.y, **_weights(self.data.sample_weight))
 
     def _timed(self, model: Any) -> tuple[Any, float]:
         """Return the top labels of the held-out rows, and the fastest time per row in microseconds."""
@@ -75,6 +75,10 @@ class Trainer:
             top = model.predict_topk(X, k)
             times.append(time.perf_counter() - start)
         return top, 1e6 * min(times) / len(self.data.held)
+
+
+def _weights(sample_weight: Any) -> dict[str, Any]:
+    return {} if sample_weight is None else {"sample_weight": sample_weight}
 
 
 @contextmanager

@@ -116,6 +116,50 @@ def test_the_same_model_with_threads_and_an_l1_penalty(little_room, tmp_path):
     assert parts(made[1]) == parts(made[0])  # what it was before
 
 
+@pytest.mark.parametrize(
+    ("several", "class_weight"), [(False, None), (False, "balanced"), (False, {7: 3.0}), (True, None)], ids=str
+)
+def test_the_same_model_with_weights(several, class_weight, little_room, tmp_path):
+    examples = numbers(several)
+    weights = np.random.default_rng(1).choice([0, 0.3, 1, 4], len(examples)).astype(np.float32)
+    weights[np.arange(60)] = 1  # every label is learned
+    examples = Examples(examples.labels, examples.rows, weights=weights)
+    write_examples(tmp_path / "data.vw", examples)
+    stored = read_examples(tmp_path / "data.vw")
+    parameters = {"max_leaf": 10, "verbose": 0, "class_weight": class_weight}
+    in_memory = treemax.LabelTree(**parameters).fit(stored.X, stored.y, sample_weight=stored.weights)
+    unweighted = treemax.LabelTree(**parameters).fit(stored.X, stored.y)
+    for size in (100_000, 10**9):
+        little_room(size)
+        from_disk = treemax.LabelTree(**parameters).fit_file(tmp_path / "data.vw", folder=tmp_path)
+        assert parts(from_disk) == parts(in_memory) != parts(unweighted), f"with room for {size} bytes"
+    assert from_disk.n_examples_ == np.count_nonzero(weights)
+    np.testing.assert_array_equal(from_disk.label_weights_, in_memory.label_weights_)
+
+
+def test_weights_of_texts_on_disk(little_room, tmp_path):
+    examples = texts()
+    weights = np.random.default_rng(1).choice([0, 2.5], len(examples)).astype(np.float32)
+    write_examples(tmp_path / "data.jsonl", Examples(examples.labels, texts=examples.texts, weights=weights))
+    made = [treemax.TextModel(estimator=treemax.LabelTree(max_leaf=10, verbose=0)) for _ in range(3)]
+    made[0].fit(examples.texts, examples.targets, sample_weight=weights)
+    made[1].fit_file(tmp_path / "data.jsonl")
+    assert parts(made[1]) == parts(made[0])
+    kept = np.flatnonzero(weights)
+    y = read_labels(examples.targets).take(kept)
+    made[2].fit([examples.texts[i] for i in kept], y, sample_weight=weights[kept])
+    assert parts(made[2]) == parts(made[0]), "texts of weight zero are not counted by the vectoriser either"
+
+
+def test_class_weight_of_several_labels_is_refused(tmp_path):
+    write_examples(tmp_path / "data.npz", numbers(several=True))
+    with pytest.raises(ValueError, match="class_weight with one label per row only"):
+        treemax.LabelTree(class_weight="balanced", verbose=0).fit_file(tmp_path / "data.npz")
+    write_examples(tmp_path / "data.npz", numbers())
+    with pytest.raises(ValueError, match="99, which is not in y"):
+        treemax.LabelTree(class_weight={99: 2.0}, verbose=0).fit_file(tmp_path / "data.npz")
+
+
 def test_dense_rows_and_features_of_labels(little_room, tmp_path):
     examples = numbers()
     dense = Examples(examples.labels, examples.rows.to_scipy().toarray())

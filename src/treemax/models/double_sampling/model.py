@@ -14,7 +14,7 @@ from treemax.models.calibration import Calibration
 from treemax.models.double_sampling import kernels
 from treemax.models.parts import expect, expect_counts, whole_number
 from treemax.models.rows import Floats, blocks, sparsified
-from treemax.models.searching import empty_top_k
+from treemax.models.searching import TopKAllowed, allowed_among, empty_top_k
 from treemax.models.trained import FromAllProbabilities
 from treemax.parallel.threads import run_all
 
@@ -79,6 +79,22 @@ class DoubleSamplingModel(FromAllProbabilities):
 
         run_all(blocks(len(rows), self.n_labels), predict_block, threads)
         return ids, best
+
+    def top_k_allowed(
+        self, rows: Rows, k: int, n_first: int, weights: Floats, search: Search, threads: int = 1
+    ) -> TopKAllowed:
+        """Return the `n_first` best candidates and the k best of those with a weight."""
+        sparse, found = sparsified(rows), TopKAllowed.empty(len(rows), n_first, k)
+        found.first[:], found.of_first[:] = -1, 0.0
+
+        def predict_block(block: slice) -> None:
+            best = allowed_among(*self._ranked(sparse[block], search), k, n_first, weights)
+            n = best.first.shape[1]  # fewer than n_first if there are fewer candidates
+            found.first[block, :n], found.of_first[block, :n] = best.first, best.of_first
+            found.ids[block], found.probabilities[block] = best.ids, best.probabilities
+
+        run_all(blocks(len(rows), self.n_labels), predict_block, threads)
+        return found
 
     def probabilities(self, rows: Rows, search: Search, threads: int = 1) -> Floats:
         """Return the probability of every label for each row: zero for those that are no candidates."""

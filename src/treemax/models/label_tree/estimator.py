@@ -12,6 +12,7 @@ from sklearn.utils import check_random_state
 from treemax import modelfile
 from treemax.inputs.labels import LabelIndex, RaggedLabels, Targets
 from treemax.inputs.rows import Rows, SparseRows
+from treemax.inputs.weights import check_known_labels, with_class_weight
 from treemax.memory import parse_bytes
 from treemax.models.base import TrainingInterrupted
 from treemax.models.hierarchies import WithHierarchy
@@ -222,10 +223,10 @@ class LabelTree(WithHierarchy):
         """Train on data that may be larger than memory; the model equals that of `fit`, bit for bit.
 
         `source` is a file, a folder of files, a table or a data set: anything that `treemax.formats.open_examples`
-        takes and that can be read twice, with its options as `reading`. Rows are stored in temporary files in `folder`
+        takes and that can be read twice, with its options as `reading`; weights in it are those of the rows. Rows are stored in temporary files in `folder`
         (default: Python's folder for them; it should be on a disk), 16 bytes per entry in all. `memory` limits the
         memory of the process during training, without the packed model. In multi-class data, rows without a label are
-        dropped. For texts use `TextModel.fit_file`.
+        dropped. `class_weight` is for one label per row only. For texts use `TextModel.fit_file`.
         """
         limit = self._check_fit_file(memory)
         data = Source(source, self.verbose, reading)
@@ -239,13 +240,18 @@ class LabelTree(WithHierarchy):
         self._check_when_used()
         if cluster_in_use() or checkpoints_enabled():
             raise ValueError("fit_file supports neither clusters nor checkpoints; use fit for these.")
-        if self.class_weight is not None:
-            raise ValueError("fit_file does not support class_weight; use fit, or class_weight=None.")
         return parse_bytes(memory)
 
     def _fit_stored(self, stored: StoredRows, data: Source, memory: int, label_features: Any = None) -> LabelTree:
         """Train on rows stored by `stored_rows`."""
         index, multi_label = data.overview.index, data.overview.multi_label
+        if self.class_weight is not None and multi_label:
+            raise ValueError(
+                "fit_file supports class_weight with one label per row only; use fit, or class_weight=None."
+            )
+        check_known_labels(self.class_weight, index)
+        targets = with_class_weight(stored.targets, self.class_weight, index, multi_label)
+        stored = replace(stored, targets=targets)
         budget = memory_budget(memory, stored, len(index), thread_count(self.n_jobs))
         source = RowsOnDisk(stored, budget)
         stopped = None

@@ -20,7 +20,7 @@ from treemax.models.label_tree.packed_tree import PackedTree
 from treemax.models.label_tree.tracing import trace_labels
 from treemax.models.parts import real_number
 from treemax.models.rows import blocks
-from treemax.models.searching import SparseProbabilities, TopKAllowed, best_weighted, empty_top_k, two_searches
+from treemax.models.searching import SparseProbabilities, TopKAllowed, best_weighted, empty_top_k
 
 
 @dataclass(frozen=True, eq=False)
@@ -69,7 +69,17 @@ class LabelTreeModel:
         """Return the `n_first` best of all labels and the k best of those with a weight."""
         if len(self.trees) == 1:
             return self.trees[0].top_k_allowed(rows, k, n_first, weights, search, threads)
-        return two_searches(self, rows, k, n_first, weights, search, threads)
+        n_each = max(k, n_first) if n_first else 0
+        found = [tree.top_k_allowed(rows, k, n_each, weights, search, threads) for tree in self.trees]
+        best = _without_duplicates([(part.first, part.of_first) for part in found])
+        allowed = _without_duplicates([(part.ids, part.probabilities) for part in found])
+        candidates = np.hstack([best, allowed])
+        scores = self.of_labels(rows, candidates, threads=threads)
+        answer, n_best = TopKAllowed.empty(len(rows), n_first, k), best.shape[1]
+        if n_first:
+            kernels.rank(best, scores[:, :n_best], answer.first, answer.of_first)
+        kernels.rank(allowed, scores[:, n_best:], answer.ids, answer.probabilities)
+        return answer
 
     def above(self, rows: Rows, threshold: float, search: int | None = None, threads: int = 1) -> SparseProbabilities:
         """Return all labels with at least this probability; if the mean reaches it, that of some tree does."""

@@ -79,7 +79,8 @@ def stored_label_vectors(stored: StoredRows, n_labels: int, budget: MemoryBudget
     for partition in range(n_partitions):
         first, last = np.searchsorted(partition_of_label, [partition, partition + 1])
         members, part = partitions.load(partition)
-        each = Targets(np.arange(len(members) + 1), targets.ids[members] - np.uint32(first))
+        weights = None if targets.weights is None else targets.weights[rows[members]]
+        each = Targets(np.arange(len(members) + 1), targets.ids[members] - np.uint32(first), weights)
         found.append(label_vectors(part, each, int(last - first)))
     counts = np.concatenate([np.diff(vectors.indptr) for vectors in found])
     return SparseRows(
@@ -99,7 +100,7 @@ class NodeRows:
     """The rows that have a label below each node; stored in order of the leaves, so that those of a node are contiguous."""
 
     def __init__(self, tree: Tree, stored: StoredRows, costs: NDArray[np.float64]) -> None:
-        self.tree, self.n_rows, self.costs = tree, len(stored), costs
+        self.tree, self.n_rows, self.costs, self.targets = tree, len(stored), costs, stored.targets
         n_leaves, self._first_leaf = _leaves_below(tree)
         place_of_label = self._first_leaf[tree.leaf_of].astype(np.uint32)
         places = place_of_label[stored.targets.ids]
@@ -124,6 +125,11 @@ class NodeRows:
 
     def problem(self, node: int) -> NodeProblem:
         """Return the problem of a node as in `nodes.node_problems`."""
+        problem = self._unweighted_problem(node)
+        weights = self.targets.weights
+        return problem if weights is None else problem._replace(row_weights=weights[problem.rows])
+
+    def _unweighted_problem(self, node: int) -> NodeProblem:
         n_children, first = int(self.tree.n_children[node]), int(self.tree.first_child[node])
         cost = float(self.costs[node])
         rows = self._labelled(node).astype(np.int64)

@@ -62,16 +62,16 @@ def node_steps(
     level = int(tree.level[node])
     slope, shift = float(packed.slopes[level]), float(packed.shifts[level])
     if packed.link == "softmax":
-        shift, probabilities = 0.0, shares(slope * scores)
+        shift, probabilities = 0.0, shares(slope * scores)[np.array(children) - first].tolist()
     else:
-        probabilities = np.array([logistic(slope * score + shift) for score in scores.tolist()])
+        probabilities = [logistic(slope * score + shift) for score in scores[np.array(children) - first].tolist()]
     steps = {}
-    for child, own in zip(children, weights):
+    for child, probability, own in zip(children, probabilities, weights):
         at = child - first
         is_shown = shown is None or child in shown
         labels, n_labels = tree.below(child, MOST_BELOW) if is_shown else (NOTHING, None)
         steps[child] = linear_step(
-            node, child, f"child {at + 1} of {count}", float(probabilities[at]), {"bias": slope * float(biases[at]) + shift},
+            node, child, f"child {at + 1} of {count}", probability, {"bias": slope * float(biases[at]) + shift},
             slope * values.astype(np.float64) * own, labels, n_labels,
         )  # fmt: skip
     return steps

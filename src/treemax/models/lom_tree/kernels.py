@@ -17,7 +17,7 @@ import numpy as np
 from treemax.kernels.arithmetic import MOST_COUNT
 from treemax.kernels.intrinsics import maximum, minimum, zeros
 from treemax.kernels.jit import bare_inline_kernel, bare_kernel, kernel
-from treemax.kernels.queues import offer
+from treemax.kernels.queues import offer, pad
 from treemax.kernels.scorers import EMPTY, buckets_needed, pair, release, reserve, row_of, scores, slot, update
 
 LEFT, RIGHT = 0, 1
@@ -269,25 +269,32 @@ def room_for(rows, i, regressors):
 
 
 @kernel
-def predict(rows, n_rows, nodes, tallies, regressors, ids, probabilities):
-    """The most frequent labels of each row's leaf, and their relative frequencies."""
-    one, k = zeros(1, np.float32), ids.shape[1]
+def predict(rows, n_rows, nodes, tallies, regressors, weights, first, of_first, ids, probabilities):
+    """The most frequent of all labels of each row's leaf (`first`), those of the labels with a weight (`ids`), and their
+    relative frequencies; either may have no columns."""
+    one, n_first, k = zeros(1, np.float32), first.shape[1], ids.shape[1]
     for i in range(n_rows):
         node = _descend(row_of(rows, i), nodes.used[ROOT], nodes, regressors, one)
-        best, filled = nodes.best[node], 0
+        best, n_leading, filled = nodes.best[node], 0, 0
         if best != NONE:
-            filled = offer(best, np.float32(nodes.largest[node]), ids[i], probabilities[i], filled)
-        at = nodes.first[node] if k > 1 else NONE
+            most = np.float32(nodes.largest[node])
+            if n_first:
+                n_leading = offer(best, most, first[i], of_first[i], n_leading)
+            if k and weights[best] > _ZERO:
+                filled = offer(best, most, ids[i], probabilities[i], filled)
+        at = nodes.first[node] if n_first > 1 or k else NONE
         while at != NONE:
-            label = np.int64(tallies.keys[at] & _LOWER_HALF)
+            label, count = np.int64(tallies.keys[at] & _LOWER_HALF), np.float32(tallies.counts[at])
             if label != best:
-                filled = offer(label, np.float32(tallies.counts[at]), ids[i], probabilities[i], filled)
+                if n_first:
+                    n_leading = offer(label, count, first[i], of_first[i], n_leading)
+                if k and weights[label] > _ZERO:
+                    filled = offer(label, count, ids[i], probabilities[i], filled)
             at = tallies.following[at]
-        for q in range(filled):
-            probabilities[i, q] /= np.float32(nodes.totals[node])
-        for q in range(filled, k):
-            ids[i, q] = NONE
-            probabilities[i, q] = _ZERO
+        of_first[i, :n_leading] /= np.float32(nodes.totals[node])
+        probabilities[i, :filled] /= np.float32(nodes.totals[node])
+        pad(first[i], of_first[i], n_leading)
+        pad(ids[i], probabilities[i], filled)
 
 
 @kernel

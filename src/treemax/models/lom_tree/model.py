@@ -10,7 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from treemax.explanations import Trace
-from treemax.inputs.rows import Rows, ascends
+from treemax.inputs.labels import ALL_ONE
+from treemax.inputs.rows import Rows, ascends, read_only
 from treemax.kernels.feature_tables import SparseScorers
 from treemax.kernels.scorers import EMPTY
 from treemax.modelfile import LARGEST
@@ -21,6 +22,7 @@ from treemax.models.parts import check_memory, expect, expect_counts, truth, who
 from treemax.models.recall_tree.model import SMALLEST_TABLE, OnlineTreeModel, scorer_arrays, scorers_from_arrays
 from treemax.models.rows import ROWS_AT_ONCE, blocks
 from treemax.models.scorers import Scorers, prediction_scorers, trainable_scorers
+from treemax.models.searching import TopKAllowed
 from treemax.models.sparse_scorers import restored_sparse, stored_sparse
 from treemax.parallel.threads import run_all
 from treemax.trees import NodeLabels
@@ -88,18 +90,22 @@ class LOMTreeModel(OnlineTreeModel):
 
     def top_k(self, rows: Rows, k: int, search: None = None, threads: int = 1) -> tuple[NDArray[Any], NDArray[Any]]:
         """Ids of the k most frequent labels of each row's leaf (-1 if there are fewer), and their relative frequencies."""
-        ids, probabilities = np.empty((len(rows), k), np.int64), np.empty((len(rows), k), np.float32)
+        found = self.top_k_allowed(rows, 0, k, ALL_ONE, search, threads)
+        return found.first, found.of_first
+
+    def top_k_allowed(
+        self, rows: Rows, k: int, n_first: int, weights: NDArray[np.float32], search: None, threads: int = 1
+    ) -> TopKAllowed:
+        """The `n_first` most frequent labels of each row's leaf, and the k most frequent of those with a weight."""
+        found, regressors = TopKAllowed.empty(len(rows), n_first, k), prediction_scorers(self.regressors)
         predict: Callable[..., None] = kernels.predict
-        regressors = prediction_scorers(self.regressors)
 
         def answer(block: slice) -> None:
-            part = self.rows(rows[block])
-            predict(
-                part, block.stop - block.start, self.nodes, self.tallies, regressors, ids[block], probabilities[block]
-            )  # fmt: skip
+            n_rows, own = block.stop - block.start, [array[block] for array in found]
+            predict(self.rows(rows[block]), n_rows, self.nodes, self.tallies, regressors, read_only(weights), *own)
 
-        run_all(blocks(len(rows), k), answer, threads)
-        return ids, probabilities
+        run_all(blocks(len(rows), k + n_first), answer, threads)
+        return found
 
     def probabilities(self, rows: Rows, search: None = None, threads: int = 1) -> NDArray[np.float32]:
         """Return the probability of every label; zero if it is not in the row's leaf."""

@@ -17,7 +17,7 @@ from treemax.models.one_vs_all import kernels as flat_kernels
 from treemax.models.one_vs_all.model import LinearModel
 from treemax.models.parts import expect_counts, truth, whole_number
 from treemax.models.rows import Floats, blocks
-from treemax.models.searching import empty_top_k
+from treemax.models.searching import TopKAllowed, empty_top_k
 from treemax.models.trained import FromAllProbabilities
 from treemax.parallel.threads import run_all
 
@@ -66,6 +66,23 @@ class MACHModel(FromAllProbabilities):
 
         run_all(blocks(len(rows), self.n_labels), predict_block, threads)
         return ids, best
+
+    def top_k_allowed(
+        self, rows: Rows, k: int, n_first: int, weights: Floats, search: str, threads: int = 1
+    ) -> TopKAllowed:
+        """Return the `n_first` best of all labels and the k best of those with a weight, from the same scores."""
+        found = TopKAllowed.empty(len(rows), n_first, k)
+        weights = read_only(weights)
+
+        def predict_block(block: slice) -> None:
+            scores = self._label_scores(rows[block], search)
+            first, of_first, ids, best = (array[block] for array in found)
+            if n_first:
+                flat_kernels.best_of_rows(scores, first, of_first)
+            flat_kernels.best_of_allowed(scores, weights, ids, best)
+
+        run_all(blocks(len(rows), self.n_labels), predict_block, threads)
+        return found
 
     def probabilities(self, rows: Rows, search: str, threads: int = 1) -> Floats:
         """Return the probability of every label for each row."""

@@ -15,7 +15,7 @@ import numpy as np
 
 from treemax.kernels.arithmetic import exp32, next_random
 from treemax.kernels.jit import bare_inline_kernel, inline_kernel, kernel
-from treemax.kernels.queues import offer
+from treemax.kernels.queues import offer, pad
 from treemax.kernels.scorers import buckets_needed, reserve, row_of, scores, scores_of, update, update_of
 from treemax.models.memory_tree.similarity_kernels import clear, similarity, spread, update_similarity
 
@@ -537,17 +537,23 @@ def learn(order, memories, nodes, routers, regressors, scorer, options, rates, o
 
 
 @kernel
-def predict(rows, n_rows, memories, nodes, routers, regressors, scorer, options, own, ids, probabilities):
-    """The most probable labels of each row's leaf, and their probabilities."""
-    k = ids.shape[1]
+def predict(
+    rows, n_rows, memories, nodes, routers, regressors, scorer, options, own, weights, first, of_first, ids,
+    probabilities,
+):  # fmt: skip
+    """The most probable of all labels of each row's leaf (`first`), those of the labels with a weight (`ids`), and their
+    probabilities; either may have no columns."""
+    n_first, k = first.shape[1], ids.shape[1]
     for i in range(n_rows):
         n = _answer(row_of(rows, i), memories, nodes, routers, regressors, scorer, options, own)
-        filled = np.int64(0)
+        n_leading, filled = np.int64(0), np.int64(0)
         for q in range(n):
-            filled = offer(own.labels[q], own.scores[q], ids[i], probabilities[i], filled)
-        for q in range(filled, k):
-            ids[i, q] = NONE
-            probabilities[i, q] = _ZERO
+            if n_first:
+                n_leading = offer(own.labels[q], own.scores[q], first[i], of_first[i], n_leading)
+            if k and weights[own.labels[q]] > _ZERO:
+                filled = offer(own.labels[q], own.scores[q], ids[i], probabilities[i], filled)
+        pad(first[i], of_first[i], n_leading)
+        pad(ids[i], probabilities[i], filled)
 
 
 @kernel

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from treemax.explanations import Trace
-from treemax.inputs.labels import Targets
+from treemax.inputs.labels import ALL_ONE, Targets
 from treemax.inputs.rows import Rows, SparseRows, ascends, read_only
 from treemax.models.finite import LARGEST_WEIGHT
 from treemax.models.memory_tree import kernels
@@ -31,6 +31,7 @@ from treemax.models.recall_tree.model import OnlineTreeModel, regressors_without
 from treemax.models.recall_tree.training import empty_scorers, enlarged_array
 from treemax.models.rows import ROWS_AT_ONCE, blocks, known_features, normalized, sparsified
 from treemax.models.scorers import Scorers, prediction_scorers
+from treemax.models.searching import TopKAllowed
 from treemax.parallel.threads import run_all
 from treemax.trees import NodeLabels
 
@@ -195,13 +196,24 @@ class MemoryTreeModel(OnlineTreeModel):
 
     def top_k(self, rows: Rows, k: int, search: Options, threads: int = 1) -> tuple[NDArray[Any], NDArray[Any]]:
         """Ids of the k best labels of each row's leaf (-1 if there are fewer), and their probabilities."""
-        ids, probabilities = np.empty((len(rows), k), np.int64), np.empty((len(rows), k), np.float32)
-        self._run(rows, k, threads, search, lambda block: (ids[block], probabilities[block]), kernels.predict)
-        return ids, probabilities
+        found = self.top_k_allowed(rows, 0, k, ALL_ONE, search, threads)
+        return found.first, found.of_first
 
     def trace(self, row: Rows, ids: list[int], scores: list[float], search: Options) -> Trace:
         """The path to the leaf of the row, and the remembered rows there, for `explain`."""
         return trace_labels(self, row, ids, scores, search)
+
+    def top_k_allowed(
+        self, rows: Rows, k: int, n_first: int, weights: NDArray[np.float32], search: Options, threads: int = 1
+    ) -> TopKAllowed:
+        """The `n_first` best labels of each row's leaf, and the k best of those with a weight."""
+        found, weights = TopKAllowed.empty(len(rows), n_first, k), read_only(weights)
+
+        def outputs(block: slice) -> tuple[NDArray[Any], ...]:
+            return (weights, *(array[block] for array in found))
+
+        self._run(rows, k + n_first, threads, search, outputs, kernels.predict)
+        return found
 
     def probabilities(self, rows: Rows, search: Options, threads: int = 1) -> NDArray[np.float32]:
         """The probability of every label; zero if it is not in the row's leaf."""

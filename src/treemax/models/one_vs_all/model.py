@@ -291,8 +291,10 @@ class PackedFeatures(LinearModel):
         counts = self.indptr[columns.astype(np.int64) + 1] - first
         places = np.arange(counts.sum()) + np.repeat(first - (np.cumsum(counts) - counts), counts)
         wanted, rank = np.unique(labels, return_inverse=True)
-        at = np.minimum(np.searchsorted(wanted, self.labels[places]), len(wanted) - 1)
-        own = np.flatnonzero(wanted[at] == self.labels[places])
+        place_of = np.full(self.n_labels, -1, dtype=np.int32)
+        place_of[wanted] = np.arange(len(wanted))
+        at = place_of[self.labels[places]]
+        own = np.flatnonzero(at >= 0)
         out = np.zeros((len(wanted), len(columns)), dtype=np.float32)
         out[at[own], np.repeat(np.arange(len(columns)), counts)[own]] = self.weights[places[own]]
         return out[rank]

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from treemax import modelfile
 from treemax.explanations import Trace
+from treemax.inputs.labels import ALL_ONE
 from treemax.inputs.rows import Rows, read_only
 from treemax.models.calibration import Calibration
 from treemax.models.online_label_tree import file_kernels, kernels, rounding, search_kernels
@@ -311,14 +312,9 @@ class OnlineTree:
 
         None is exact, by uniform-cost search.
         """
-        ids, probabilities = empty_top_k(len(rows), k)
         if k == 0:  # no label is known yet
-            return ids, probabilities
-        kernel, options = (
-            (search_kernels.exact_search, ()) if search is None else (search_kernels.beam_search, (search,))
-        )
-        search_rows(kernel, self._arguments(), rows, threads, options, ids, probabilities)
-        return ids, probabilities
+            return empty_top_k(len(rows), k)
+        return self.top_k_allowed(rows, 0, k, ALL_ONE, search, threads)[:2]
 
     def top_k_weighted(
         self, rows: Rows, k: int, weights: NDArray[np.float32], search: int | None = None, threads: int = 1
@@ -337,8 +333,8 @@ class OnlineTree:
         """The `n_first` best of all labels and the k best of those with a weight, in one search."""
         found = TopKAllowed.empty(len(rows), n_first, k)
         width = self.n_nodes if search is None else min(search, self.n_nodes)
-        options = (width, largest_weights(self, self.nodes.parent, self.leaf_of, weights, self.n_nodes))
-        search_rows(search_kernels.allowed_search, self._arguments(), rows, threads, options, *found)
+        of_nodes = largest_weights(self, self.nodes.parent, self.leaf_of, weights, self.n_nodes) if k else ALL_ONE
+        search_rows(search_kernels.allowed_search, self._arguments(), rows, threads, (width, of_nodes), *found)
         return found
 
     def probabilities(self, rows: Rows, search: int | None = None, threads: int = 1) -> NDArray[np.float32]:

@@ -57,81 +57,6 @@ def _rooms(indptr, widest):
 
 
 @kernel
-def beam_search(
-    indptr, indices, values, one_label, scaled, n_nodes, widest, nodes, blocks, store, width, ids, probabilities
-):
-    """The best labels of each row among those that a beam of `width` nodes a level reaches."""
-    found, scores = _rooms(indptr, widest)
-    beam, beam_scores = np.empty(width, np.int64), np.empty(width, np.float32)
-    following, following_scores = np.empty(width, np.int64), np.empty(width, np.float32)
-    k = ids.shape[1]
-    for row in range(indptr.size - 1):
-        x = slice(indptr[row], indptr[row + 1])
-        best, best_scores = ids[row], probabilities[row]
-        root = _root_probability(indices[x], values[x], one_label, blocks, store, found, scores)
-        beam[0], beam_scores[0], size, n_best = 0, root, np.int64(1), np.int64(0)
-        if nodes.label[0] >= 0:
-            n_best, size = offer(nodes.label[0], root, best, best_scores, n_best), np.int64(0)
-        while size:
-            n_following = np.int64(0)
-            for j in range(size):
-                node = beam[j]
-                if n_best == k and beam_scores[j] <= best_scores[k - 1]:
-                    break  # sorted: no label below this one or those after it can enter
-                _expand(node, beam_scores[j], indices[x], values[x], scaled, nodes, blocks, store, found, scores)
-                block, c = nodes.first_block[node], 0
-                while block >= 0:
-                    for lane in range(blocks.used[block]):
-                        child = blocks.child[block * LANES + lane]
-                        if nodes.label[child] >= 0:
-                            n_best = offer(nodes.label[child], scores[c], best, best_scores, n_best)
-                        else:
-                            n_following = offer(child, scores[c], following, following_scores, n_following)
-                        c += 1
-                    block = blocks.following[block]
-            beam, following = following, beam
-            beam_scores, following_scores = following_scores, beam_scores
-            size = n_following
-        pad(best, best_scores, n_best)
-
-
-@kernel
-def exact_search(indptr, indices, values, one_label, scaled, n_nodes, widest, nodes, blocks, store, ids, probabilities):
-    """Algorithm 10, uniform-cost search: the true top k of each row."""
-    found, scores = _rooms(indptr, widest)
-    heap_nodes, heap_scores = np.empty(n_nodes, np.int64), np.empty(n_nodes, np.float32)
-    k = ids.shape[1]
-    bound, bound_nodes = np.empty(k, np.float32), np.empty(k, np.int64)
-    for row in range(indptr.size - 1):
-        x = slice(indptr[row], indptr[row + 1])
-        root = _root_probability(indices[x], values[x], one_label, blocks, store, found, scores)
-        size = push(heap_nodes, heap_scores, np.int64(0), FIRST, root)
-        n_bound, n_found = np.int64(0), 0
-        while size and n_found < k:
-            size = pop(heap_nodes, heap_scores, size)
-            node, score = heap_nodes[size], heap_scores[size]
-            if nodes.label[node] >= 0:
-                ids[row, n_found] = nodes.label[node]
-                probabilities[row, n_found] = score
-                n_found += 1
-                continue
-            _expand(node, score, indices[x], values[x], scaled, nodes, blocks, store, found, scores)
-            block, c = nodes.first_block[node], 0
-            while block >= 0:
-                for lane in range(blocks.used[block]):
-                    child = blocks.child[block * LANES + lane]
-                    if n_bound < k or scores[c] >= bound[k - 1]:
-                        size = push(heap_nodes, heap_scores, size, child, scores[c])
-                        if nodes.label[child] >= 0:
-                            n_bound = offer(child, scores[c], bound_nodes, bound, n_bound)
-                    c += 1
-                block = blocks.following[block]
-        for j in range(n_found, k):
-            ids[row, j] = -1
-            probabilities[row, j] = ZERO
-
-
-@kernel
 def weighted_search(
     indptr, indices, values, one_label, scaled, n_nodes, widest, nodes, blocks, store, width, node_weights, ids, probabilities
 ):  # fmt: skip
@@ -192,28 +117,31 @@ def allowed_search(
     indptr, indices, values, one_label, scaled, n_nodes, widest, nodes, blocks, store, width, node_weights, first, of_first,
     ids, probabilities,
 ):  # fmt: skip
-    """Find the best of all labels (`first`, may have no columns) and the best allowed ones, those below nodes with a
-    weight, in one search with at most `width` opened nodes a level for each."""
+    """Algorithm 10, uniform-cost search, for the best of all labels (`first`) and the best allowed ones, those below nodes
+    with a weight, with at most `width` opened nodes a level for each; either may have no columns.
+
+    Nodes are opened in order of probability, until the next one cannot improve the labels found. No node is more
+    probable than its parent, so that these are the nodes of a beam, or with a large `width` the true top k.
+    """
     found, scores = _rooms(indptr, widest)
     heap, heap_scores = np.empty(n_nodes, np.int64), np.empty(n_nodes, np.float32)  # 4 * node + what it is opened for
     level = np.empty(n_nodes, np.int64)  # of the nodes that were reached
-    opened, opened_allowed, deepest = np.zeros(n_nodes, np.int64), np.zeros(n_nodes, np.int64), np.int64(0)
+    opened, opened_allowed = np.empty(n_nodes, np.int64), np.empty(n_nodes, np.int64)  # of levels up to the deepest
     n_first, k = first.shape[1], ids.shape[1]
     for row in range(indptr.size - 1):
         x = slice(indptr[row], indptr[row + 1])
-        best, best_scores, n_best, worst = ids[row], probabilities[row], np.int64(0), -ONE
+        best, best_scores, n_best = ids[row], probabilities[row], np.int64(0)
         leading, leading_scores, n_leading = first[row], of_first[row], np.int64(0)
-        worst_leading = -ONE if n_first else HUGE
-        opened[: deepest + 1] = 0
-        opened_allowed[: deepest + 1] = 0
+        worst_leading, worst = -ONE if n_first else HUGE, -ONE if k else HUGE
         root = _root_probability(indices[x], values[x], one_label, blocks, store, found, scores)
         level[0], deepest, size = 0, np.int64(0), np.int64(0)
+        opened[0], opened_allowed[0] = 0, 0
         if nodes.label[0] < 0:
             size = push(heap, heap_scores, size, FOR_FIRST | FOR_ALLOWED, root)
         else:
             if n_first:
                 n_leading = offer(nodes.label[0], root, leading, leading_scores, n_leading)
-            if node_weights[0] > ZERO:
+            if k and node_weights[0] > ZERO:
                 n_best = offer(nodes.label[0], root, best, best_scores, n_best)
         while size:
             size = pop(heap, heap_scores, size)
@@ -227,7 +155,6 @@ def allowed_search(
             for_first, for_allowed = purpose & FOR_FIRST != 0, purpose & FOR_ALLOWED != 0
             opened[depth] += for_first
             opened_allowed[depth] += for_allowed
-            deepest = max(deepest, depth)
             _expand(node, above, indices[x], values[x], scaled, nodes, blocks, store, found, scores)
             block, c = nodes.first_block[node], 0
             while block >= 0:
@@ -240,6 +167,9 @@ def allowed_search(
                         continue
                     if nodes.label[child] < 0:
                         level[child] = depth + 1
+                        if depth == deepest:
+                            deepest += 1
+                            opened[deepest], opened_allowed[deepest] = 0, 0
                         purpose = (FOR_FIRST if leads else 0) | (FOR_ALLOWED if allowed else 0)
                         size = push(heap, heap_scores, size, 4 * child + purpose, score)
                         continue

@@ -41,7 +41,7 @@ def _rows_by_node(targets, paths, n_vectors):
     for r in range(targets.size):
         n_entries += path_starts[targets[r] + 1] - path_starts[targets[r]]
     last_of = np.full(n_vectors + 1, -1, np.int32)  # by the first vector of a node
-    rows, slots, before = [empty(n_entries, np.int32) for _ in range(3)]
+    rows, slots, before = empty(n_entries, np.int32), empty(n_entries, np.int32), empty(n_entries, np.int32)
     steps = empty(n_entries, np.int64)
     n_nodes = n = 0
     for r in range(targets.size):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from treemax.kernels.intrinsics import maximum, minimum, reinterpret
+from treemax.kernels.intrinsics import maximum, minimum
 from treemax.kernels.jit import fast_inline_kernel, fast_kernel, inline_kernel
 
 _LOG2_E = np.float32(1.442695040888963)
@@ -28,7 +28,7 @@ def exp32(x):
     p = p * r + np.float32(5.0000001201e-1)
     p = p * r * r + r + _ONE
     power = (np.int32(n) + np.int32(127)) << np.int32(23)  # 2**n, in the exponent bits
-    return p * reinterpret(np.int32(power), np.float32)
+    return p * np.int32(power).view(np.float32)
 
 
 @fast_kernel
@@ -50,8 +50,8 @@ def softmax(scores):
 @fast_inline_kernel
 def log32(x):
     """Return the natural logarithm of a positive normal float32, which vectorises, unlike `math.log`."""
-    bits = reinterpret(np.float32(x), np.int32)
-    mantissa = reinterpret(np.int32((bits & np.int32(0x007FFFFF)) | np.int32(0x3F000000)), np.float32)  # 0.5 to 1
+    bits = np.float32(x).view(np.int32)
+    mantissa = np.int32((bits & np.int32(0x007FFFFF)) | np.int32(0x3F000000)).view(np.float32)  # 0.5 to 1
     exponent = np.float32((bits >> np.int32(23)) - np.int32(126))
     low = mantissa < np.float32(0.70710678)
     exponent -= _ONE if low else np.float32(0.0)

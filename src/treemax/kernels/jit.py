@@ -7,9 +7,8 @@ any module of the package that its module imports has.
 The first kernel that a process has to compile is announced in one line on standard error, by the logger
 "treemax.compiling".
 
-Only kernels call inline kernels and those whose name begins with an underscore: they become part of their callers, and
-are not compiled to machine code on their own, which would take about a quarter of the time. To call one from Python is
-a segmentation fault.
+Only kernels call inline kernels and those whose name begins with an underscore: they are compiled without what Python
+needs to call them, which would take about a quarter of the time. To call one from Python is a segmentation fault.
 """
 
 from __future__ import annotations
@@ -27,16 +26,12 @@ from typing import Any, TypeVar, cast
 
 import numba
 from numba.core import event
-from numba.core.codegen import CPUCodeLibrary, JITCodeLibrary
+from numba.core.codegen import JITCodeLibrary
 from numba.core.compiler import Compiler
-from numba.core.compiler_machinery import PassManager
-from numba.core.typed_passes import InlineOverloads, NopythonRewrites
-from numba.core.untyped_passes import InlineClosureLikes
 
 logger = logging.getLogger("treemax.compiling")
 Function = TypeVar("Function", bound=Callable[..., Any])
 NEWEST_NUMBA = (0, 68)  # whose internals `_KernelCompiler` was tested with; newer versions compile as usual
-_UNUSED_PASSES = (InlineClosureLikes, InlineOverloads, NopythonRewrites)
 _IMPORT = re.compile(r"^from ([\w.]+) import ([^()\n]+|\([^()]*\))", re.MULTILINE)
 
 
@@ -87,31 +82,6 @@ def bare_fast_inline_kernel(function: Function) -> Function:
 BARE_OPTIONS: Any = {"_nrt": False, "forceinline": True, "error_model": "numpy"}  # the same for overloads
 
 
-class _PartOfCallers(CPUCodeLibrary):
-    """The code of an inner kernel: linked into that of its callers and optimised there, never made machine code."""
-
-    def _optimize_final_module(self) -> None:
-        pass
-
-    def _finalize_final_module(self) -> None:
-        self._finalize_dynamic_globals()
-        self._finalized = True
-
-    def get_pointer_to_function(self, name: str) -> int:
-        self._ensure_finalized()
-        return 0
-
-    def serialize_using_object_code(self) -> Any:
-        return self.serialize_using_bitcode()
-
-    @property
-    def codegen(self) -> Any:
-        return self
-
-    def set_env(self, name: str, environment: Any) -> None:
-        """Do nothing: only calls from Python have an environment."""
-
-
 class _CallableFromPython(JITCodeLibrary):
     """The code of a kernel and its wrapper, which converts the arguments and is not worth optimising."""
 
@@ -124,21 +94,12 @@ class _CallableFromPython(JITCodeLibrary):
 
 
 class _KernelCompiler(Compiler):
-    """Numba's compiler with less work on inner kernels, wrappers, and what kernels do not use."""
+    """Numba's compiler with less work on wrappers."""
 
     def compile_extra(self, function: Any) -> Any:
-        library = _PartOfCallers if self.state.flags.no_cpython_wrapper else _CallableFromPython
-        self.state.library = library(self.state.targetctx.codegen(), function.__qualname__)
+        self.state.library = _CallableFromPython(self.state.targetctx.codegen(), function.__qualname__)
         self.state.library.enable_object_caching()
         return super().compile_extra(function)
-
-    def define_pipelines(self) -> list[PassManager]:
-        """Leave out the passes for closures, comprehensions, and expressions of several operations on whole arrays."""
-        [numba_pipeline] = super().define_pipelines()
-        pipeline = PassManager("kernel")
-        pipeline.passes = [step for step in numba_pipeline.passes if step[0] not in _UNUSED_PASSES]
-        pipeline.finalize()
-        return [pipeline]
 
 
 def _compiled(function: Function, **options: Any) -> Function:

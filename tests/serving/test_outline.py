@@ -61,6 +61,15 @@ def all_nodes(model, root="root", limit=3):
     return found
 
 
+def same_words(one, other):
+    """Whether the words are equal, and their weights but for the rounding of sums in another order."""
+    if one is None or other is None:
+        return one is other
+    return [word for word, _ in one] == [word for word, _ in other] and np.allclose(
+        [weight for _, weight in one], [weight for _, weight in other], rtol=0, atol=2e-4
+    )
+
+
 def test_every_label_is_found_from_the_root(model):
     nodes = all_nodes(model)
     root = node_outline(model, "root")
@@ -77,7 +86,7 @@ def test_every_label_is_found_from_the_root(model):
             below = nodes[child["id"]]
             assert below["parent"] == node["id"] and below["path"] == [*node["path"], node["id"]]
             assert (below["n_labels"], below["rows"]) == (child["n_labels"], child["rows"])
-            assert below["words"] == child["words"]
+            assert same_words(below["words"], child["words"])
             assert set(below["labels"]) <= set(node["labels"]) or node["n_labels"] > len(node["labels"])
             assert [pair[0] for pair in child["children"]] == [c["id"] for c in below["children"]][:32]
 

@@ -9,8 +9,6 @@ from typing import Any, Protocol, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from treemax.calibration import LEADING
-from treemax.frequencies import empty_row_frequencies, label_frequencies, most_frequent
 from treemax.light.calibration import RowCalibration
 from treemax.light.rows import Row, is_sparse, renumbered, rows_of, take
 from treemax.light.text import NeedsLibrary, check_analysis, hashing, tfidf
@@ -26,9 +24,11 @@ from treemax.light.trees import (
     softmax,
 )
 from treemax.modelfile import AnyPath, Arrays, ModelFileError, part, read_checked, read_header
-from treemax.storage import Strings
-from treemax.topk import TopK as TopK
-from treemax.topk import check_k
+from treemax.numpy_only.calibration import LEADING
+from treemax.numpy_only.frequencies import empty_row_frequencies, label_frequencies, most_frequent
+from treemax.numpy_only.storage import Strings
+from treemax.numpy_only.topk import TopK as TopK
+from treemax.numpy_only.topk import check_k
 
 Result = TypeVar("Result")
 Ids = NDArray[np.int64]
@@ -299,7 +299,7 @@ def _frequencies(state: dict[str, Any], arrays: Arrays, multi_label: bool, n_lab
 
 
 def _frequencies_if_unknown(frequencies: Floats, arrays: Arrays) -> Floats:
-    """Return the probabilities of labels for a row without known features; see `treemax.models.prior.EmptyRows`."""
+    """Return the probabilities of labels for a row without known features; see `treemax.models.base.empty_rows.EmptyRows`."""
     if "empty_rows" not in arrays:
         return frequencies
     return empty_row_frequencies(arrays["empty_rows"][:-1], float(arrays["empty_rows"][-1]), frequencies)

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from treemax.light.rows import Row, renumbered, take
 from treemax.modelfile import Arrays
-from treemax.storage import decode_sorted
+from treemax.numpy_only.storage import decode_sorted
 
 Floats = NDArray[np.float64]
 Probabilities = NDArray[np.float32]

@@ -12,7 +12,7 @@ import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from treemax.kernels import utilities as kernels
-from treemax.topk import check_k
+from treemax.numpy_only.topk import check_k
 
 UTILITIES = {
     "macro-precision": kernels.PRECISION,

@@ -11,7 +11,9 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from treemax.calibration import (
+from treemax.inputs.labels import Targets
+from treemax.kernels import calibration as kernels
+from treemax.numpy_only.calibration import (
     FIRST_LABELS,
     HALF,
     MAX_SCORE,
@@ -20,8 +22,6 @@ from treemax.calibration import (
     MIN_SLOPE,
     StoredCalibration,
 )
-from treemax.inputs.labels import Targets
-from treemax.kernels import calibration as kernels
 
 PRIOR = 0.5  # strength of the prior on the identity map, in nats
 PRIOR_ROWS = 30  # strength of the prior on the threshold, in rows

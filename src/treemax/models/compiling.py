@@ -12,7 +12,7 @@ from scipy.sparse import csr_matrix
 
 from treemax.modelfile import load
 from treemax.models import MODELS
-from treemax.models.base import LabelClassifier
+from treemax.models.base.classifier import LabelClassifier
 from treemax.models.text_model import TextModel
 from treemax.text.vectorizers import HashingText, TfidfText
 

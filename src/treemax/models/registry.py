@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from treemax.inputs.labels import RaggedLabels, check_same_length, read_labels
 from treemax.inputs.rows import SparseRows, as_rows
-from treemax.models.base import LabelClassifier
+from treemax.models.base.classifier import LabelClassifier
 from treemax.models.double_sampling.estimator import DoubleSampling
 from treemax.models.label_tree.estimator import LabelTree
 from treemax.models.learned_tree.estimator import LearnedTree

@@ -16,7 +16,7 @@ from sklearn.utils.validation import check_is_fitted
 from treemax.inputs.labels import LabelIndex
 from treemax.inputs.limits import MAX_FEATURES
 from treemax.modelfile import Arrays, ModelFileError, object_from_parts, object_parts, part, prefixed, saved_by
-from treemax.models.parts import MOST_COUNTED, whole_number
+from treemax.models.trained.parts import MOST_COUNTED, whole_number
 
 _DTYPES = {np.dtype(kind).name: kind for kind in (np.float32, np.float64, np.int32, np.int64, np.uint8, bool)}
 

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 from treemax.explanations.explanation import plain
 from treemax.formats import Examples
-from treemax.models.rows import sparsified
+from treemax.inputs.conversions import sparsified
 from treemax.serving.outline import MOST_CHILDREN, has_tree, node_outline, path_of
 
 PAGE = Path(__file__).parent / "page"

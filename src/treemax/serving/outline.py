@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from treemax.inputs.rows import read_only
 from treemax.modelfile import without_changes
-from treemax.models.explaining import frequent_labels
+from treemax.models.base.explaining import frequent_labels
 from treemax.serving.tree_views import TreeView, views_of
 
 MOST_CHILDREN = 500  # in one answer

@@ -25,8 +25,8 @@ from treemax.models.online_label_tree.model import OnlineTree
 from treemax.models.online_label_tree.tracing import children_of, scored_siblings, some_labels_below
 from treemax.models.recall_tree.model import RecallTreeModel
 from treemax.models.recall_tree.paper_model import PaperTreeModel
-from treemax.models.scorers import weights_of_features
 from treemax.models.softmax_tree.model import SoftmaxTreeModel
+from treemax.models.trained.scorers import weights_of_features
 from treemax.trees import NodeLabels, Tree
 
 Ids = NDArray[np.int64]

@@ -9,16 +9,16 @@ import numpy as np
 from sklearn.utils import check_random_state
 
 from treemax import modelfile
+from treemax.inputs.conversions import sparsified
 from treemax.inputs.labels import LabelIndex, Targets, take_targets
 from treemax.inputs.rows import Rows, SparseRows, take_rows
 from treemax.memory import check_fits
-from treemax.models.base import LabelClassifier
+from treemax.models.base.classifier import LabelClassifier
+from treemax.models.base.thread_safety import snapshot_access
 from treemax.models.calibration import calibration_from_top_k, labels_to_rank
 from treemax.models.double_sampling.model import SIMILARITIES, DoubleSamplingModel, Search
 from treemax.models.double_sampling.training import Examples, PairSettings, class_statistics, sample_rows, train_weights
-from treemax.models.held_out import held_out_rows
-from treemax.models.rows import sparsified
-from treemax.models.sharing import snapshot_access
+from treemax.models.training.held_out import held_out_rows
 from treemax.parallel.progress import progress_bar
 from treemax.parallel.threads import thread_count
 from treemax.parameters import check_choice, check_number

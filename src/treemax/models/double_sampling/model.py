@@ -9,13 +9,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from treemax.explanations import Path, Trace, linear_step
+from treemax.inputs.conversions import Floats, blocks, sparsified
 from treemax.inputs.rows import Rows, SparseRows, ascends, read_only
 from treemax.models.calibration import Calibration
 from treemax.models.double_sampling import kernels
-from treemax.models.parts import expect, expect_counts, whole_number
-from treemax.models.rows import Floats, blocks, sparsified
-from treemax.models.searching import TopKAllowed, allowed_among, empty_top_k
 from treemax.models.trained import FromAllProbabilities
+from treemax.models.trained.parts import expect, expect_counts, whole_number
+from treemax.models.trained.searching import TopKAllowed, allowed_among, empty_top_k
 from treemax.parallel.threads import run_all
 
 SIMILARITIES = (

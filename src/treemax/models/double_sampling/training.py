@@ -9,10 +9,10 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
+from treemax.inputs.conversions import blocks
 from treemax.inputs.rows import SparseRows, read_only
 from treemax.models.double_sampling import kernels
 from treemax.models.double_sampling.model import SIMILARITIES, Statistics
-from treemax.models.rows import blocks
 from treemax.parallel.threads import run_all
 
 MOST_ROWS = 200_000  # from which pairs are made: more do not change ten weights

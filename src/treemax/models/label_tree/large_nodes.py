@@ -26,7 +26,7 @@ from treemax.models.label_tree.nodes import (
     siblings_of,
 )
 from treemax.models.label_tree.packed_tree import NodeWeights
-from treemax.models.stored_rows import Partitions, StoredRows
+from treemax.models.training.stored_rows import Partitions, StoredRows
 from treemax.parallel.pools import Arrays
 
 WIDTH = 16  # siblings trained together

@@ -15,6 +15,7 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
+from treemax.inputs.conversions import blocks
 from treemax.inputs.labels import Targets
 from treemax.inputs.rows import SparseRows
 from treemax.kernels import search as kernels
@@ -32,7 +33,6 @@ from treemax.models.label_tree.nodes import (
 )
 from treemax.models.label_tree.packed_tree import MOST_CHILDREN, NodeWeights, PackedNode, PackedTree
 from treemax.models.label_tree.routing import Link, Router, above_labels
-from treemax.models.rows import blocks
 from treemax.parallel.threads import interruptible
 from treemax.trees import Tree
 

@@ -14,13 +14,13 @@ from treemax.inputs.labels import ALL_ONE, Targets
 from treemax.inputs.rows import SparseRows, read_only, take_sparse_rows
 from treemax.kernels import grouping
 from treemax.models.calibration import logistic_curve
-from treemax.models.finite import check_learned
 from treemax.models.label_tree import kernels
 from treemax.models.label_tree.compact import rounded
 from treemax.models.label_tree.lasso import train_l1
 from treemax.models.label_tree.packed_tree import NodeWeights, PackedNode
 from treemax.models.label_tree.routing import HardNegatives, Link, above_labels
-from treemax.models.rates import mean_squared_length
+from treemax.models.training.finite import check_learned
+from treemax.models.training.learning_rates import mean_squared_length
 from treemax.parallel.pools import Arrays, Table, all_results, pool_for
 from treemax.trees import Tree, label_vectors
 

@@ -30,7 +30,7 @@ from treemax.models.label_tree.nodes import (
 )
 from treemax.models.label_tree.packed_tree import PackedNode
 from treemax.models.label_tree.routing import HardNegatives, above_labels
-from treemax.models.stored_rows import Partitions, Spool, StoredRows, even_partitions
+from treemax.models.training.stored_rows import Partitions, Spool, StoredRows, even_partitions
 from treemax.parallel.pools import Arrays, Table
 from treemax.parallel.threads import for_each, one_blas_thread
 from treemax.trees import Tree, label_vectors

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from treemax.inputs.rows import Rows, SparseRows, read_only
 from treemax.kernels import search as kernels
-from treemax.models.searching import (
+from treemax.models.trained.searching import (
     SparseProbabilities,
     TopKAllowed,
     empty_top_k,

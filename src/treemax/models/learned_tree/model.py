@@ -10,16 +10,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from treemax.explanations import Trace
+from treemax.inputs.conversions import known_features, sparsified
 from treemax.inputs.rows import Rows, SparseRows, read_only
 from treemax.kernels.vector import WIDTH
 from treemax.modelfile import LARGEST
+from treemax.models.base.explaining import row_entries
 from treemax.models.calibration import Calibration
-from treemax.models.explaining import row_entries
 from treemax.models.learned_tree import search_kernels
 from treemax.models.learned_tree.tracing import trace_labels
-from treemax.models.parts import expect, expect_counts, expect_squares, real_number, truth, whole_number
-from treemax.models.rows import known_features, sparsified
-from treemax.models.searching import (
+from treemax.models.trained.parts import expect, expect_counts, expect_squares, real_number, truth, whole_number
+from treemax.models.trained.searching import (
     SparseProbabilities,
     TopKAllowed,
     empty_top_k,

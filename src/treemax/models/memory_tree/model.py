@@ -9,9 +9,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from treemax.explanations import Trace
+from treemax.inputs.conversions import ROWS_AT_ONCE, blocks, known_features, normalized, sparsified
 from treemax.inputs.labels import ALL_ONE, Targets
 from treemax.inputs.rows import Rows, SparseRows, ascends, read_only
-from treemax.models.finite import LARGEST_WEIGHT
 from treemax.models.memory_tree import kernels
 from treemax.models.memory_tree.kernels import (
     DEEPEST,
@@ -26,12 +26,20 @@ from treemax.models.memory_tree.kernels import (
     Workspace,
 )
 from treemax.models.memory_tree.tracing import trace_labels
-from treemax.models.parts import check_memory, expect, expect_counts, expect_squares, truth, whole_number, whole_numbers
 from treemax.models.recall_tree.model import OnlineTreeModel, regressors_without, scorer_arrays, scorers_from_arrays
 from treemax.models.recall_tree.training import empty_scorers, enlarged_array
-from treemax.models.rows import ROWS_AT_ONCE, blocks, known_features, normalized, sparsified
-from treemax.models.scorers import Scorers, prediction_scorers
-from treemax.models.searching import TopKAllowed
+from treemax.models.trained.parts import (
+    check_memory,
+    expect,
+    expect_counts,
+    expect_squares,
+    truth,
+    whole_number,
+    whole_numbers,
+)
+from treemax.models.trained.scorers import Scorers, prediction_scorers
+from treemax.models.trained.searching import TopKAllowed
+from treemax.models.training.finite import LARGEST_WEIGHT
 from treemax.parallel.threads import run_all
 from treemax.trees import NodeLabels
 

@@ -19,8 +19,8 @@ from treemax.models.online_label_tree.removal import without_labels
 from treemax.models.online_label_tree.rounding import restore_rounded, rounded_records
 from treemax.models.online_label_tree.stream_summary import StreamSummary
 from treemax.models.online_label_tree.tracing import trace_labels
-from treemax.models.parts import expect_squares, whole_number
-from treemax.models.searching import (
+from treemax.models.trained.parts import expect_squares, whole_number
+from treemax.models.trained.searching import (
     Arguments,
     SparseProbabilities,
     TopKAllowed,

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from treemax.explanations import Path, Step, Trace, linear_step
 from treemax.inputs.rows import Rows, read_only
-from treemax.models.explaining import row_entries
+from treemax.models.base.explaining import row_entries
 from treemax.models.online_label_tree.kernels import LANES, Blocks, Nodes, Store
 from treemax.models.online_label_tree.weight_kernels import block_weights, labels_below
 

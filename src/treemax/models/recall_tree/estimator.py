@@ -15,10 +15,8 @@ from sklearn.utils import check_random_state
 from treemax import modelfile
 from treemax.inputs.labels import LabelIndex, Targets, take_targets
 from treemax.inputs.rows import Rows, SparseRows, take_rows
-from treemax.models.held_out import Schedule
-from treemax.models.online import OnlineLabelClassifier, WithRate
-from treemax.models.parts import settings_from, truth
-from treemax.models.rates import MOST_RATE, mean_squared_length, suggestion, suggestion_for_stream
+from treemax.models.base.online import OnlineLabelClassifier, WithRate
+from treemax.models.base.thread_safety import snapshot_access
 from treemax.models.recall_tree import paper_training as paper
 from treemax.models.recall_tree.model import Beam, RecallTreeModel
 from treemax.models.recall_tree.paper_model import ROUTER_WEIGHTS, ROWS_AT_ONCE, Descent, PaperTreeModel
@@ -32,8 +30,10 @@ from treemax.models.recall_tree.training import (
     learn,
     with_one_more_level,
 )
-from treemax.models.scaling import scaling_of
-from treemax.models.sharing import snapshot_access
+from treemax.models.trained.parts import settings_from, truth
+from treemax.models.training.held_out import Schedule
+from treemax.models.training.learning_rates import MOST_RATE, mean_squared_length, suggestion, suggestion_for_stream
+from treemax.models.training.scaling import scaling_of
 from treemax.parallel.threads import thread_count
 from treemax.parameters import check_choice, check_flag, check_number, is_auto
 from treemax.trees import NodeLabels

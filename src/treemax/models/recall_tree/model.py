@@ -11,11 +11,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from treemax.explanations import Trace
+from treemax.inputs.conversions import blocks, densified, known_features, sparsified
 from treemax.inputs.rows import Rows, SparseRows
 from treemax.kernels.feature_tables import SparseScorers
 from treemax.kernels.scorers import EMPTY, DenseScorers, SparseGroups, moved
 from treemax.models.calibration import Calibration
-from treemax.models.parts import (
+from treemax.models.recall_tree import kernels
+from treemax.models.recall_tree.kernels import Histograms, Shape, Workspace
+from treemax.models.recall_tree.tracing import trace_candidates
+from treemax.models.trained import FromAllProbabilities, FromCandidates
+from treemax.models.trained.parts import (
     check_memory,
     expect,
     expect_counts,
@@ -25,14 +30,9 @@ from treemax.models.parts import (
     whole_number,
     whole_numbers,
 )
-from treemax.models.recall_tree import kernels
-from treemax.models.recall_tree.kernels import Histograms, Shape, Workspace
-from treemax.models.recall_tree.tracing import trace_candidates
-from treemax.models.rows import blocks, densified, known_features, sparsified
-from treemax.models.scaling import Scaling
-from treemax.models.scorers import Scorers, dense_scorers, frozen_scorers, prediction_scorers, trainable_scorers
-from treemax.models.sparse_scorers import restored_sparse, stored_sparse
-from treemax.models.trained import FromAllProbabilities, FromCandidates
+from treemax.models.trained.scorers import Scorers, dense_scorers, frozen_scorers, prediction_scorers, trainable_scorers
+from treemax.models.trained.sparse_scorers import restored_sparse, stored_sparse
+from treemax.models.training.scaling import Scaling
 from treemax.parallel.threads import run_all
 from treemax.trees import NodeLabels
 

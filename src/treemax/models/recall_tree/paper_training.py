@@ -12,7 +12,6 @@ from numpy.typing import NDArray
 from treemax.inputs.labels import Targets
 from treemax.inputs.rows import Rows
 from treemax.kernels.feature_tables import MIX, SparseScorers
-from treemax.models.rates import mean_squared_length
 from treemax.models.recall_tree import paper_kernels as kernels
 from treemax.models.recall_tree.paper_kernels import TALLY, Nodes, Rates, Tallies
 from treemax.models.recall_tree.paper_model import Descent, PaperTreeModel
@@ -24,7 +23,8 @@ from treemax.models.recall_tree.training import (
     learn_in_threads,
     pieces_with_decay,
 )
-from treemax.models.sparse_scorers import with_buckets, with_features
+from treemax.models.trained.sparse_scorers import with_buckets, with_features
+from treemax.models.training.learning_rates import mean_squared_length
 
 
 def depth_for(n_labels: int) -> int:

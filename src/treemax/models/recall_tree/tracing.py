@@ -13,9 +13,9 @@ from numpy.typing import NDArray
 from treemax.explanations import Path, Step, Trace, linear_step
 from treemax.inputs.rows import Rows
 from treemax.kernels.feature_tables import SparseScorers
-from treemax.models.explaining import row_entries, shares
+from treemax.models.base.explaining import row_entries, shares
 from treemax.models.recall_tree.kernels import LEAST_MASS
-from treemax.models.scorers import Scorers, weights_of_features
+from treemax.models.trained.scorers import Scorers, weights_of_features
 
 if TYPE_CHECKING:
     from treemax.models.recall_tree.model import Beam, OnlineTreeModel, RecallTreeModel

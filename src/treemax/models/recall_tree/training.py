@@ -11,7 +11,6 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.optimize import minimize_scalar
 
-from treemax.calibration import FIRST_LABELS
 from treemax.inputs.labels import Targets
 from treemax.inputs.rows import Rows
 from treemax.kernels.feature_tables import SparseScorers
@@ -21,8 +20,9 @@ from treemax.models.calibration import calibration_from_top_k
 from treemax.models.recall_tree import kernels
 from treemax.models.recall_tree.kernels import Histograms, Rates
 from treemax.models.recall_tree.model import SHARPNESS, SMALLEST_TABLE, Beam, RecallTreeModel
-from treemax.models.scorers import Scorers, dense_scorers
-from treemax.models.sparse_scorers import empty_sparse_scorers, with_buckets, with_features
+from treemax.models.trained.scorers import Scorers, dense_scorers
+from treemax.models.trained.sparse_scorers import empty_sparse_scorers, with_buckets, with_features
+from treemax.numpy_only.calibration import FIRST_LABELS
 from treemax.parallel.threads import run_all
 
 ROWS_AT_ONCE = 512  # per kernel call: predictions in other threads wait for it

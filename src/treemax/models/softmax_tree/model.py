@@ -16,16 +16,16 @@ import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from treemax.explanations import Trace
+from treemax.inputs.conversions import SCORES_AT_ONCE, densified, sparsified
 from treemax.inputs.rows import Rows, SparseRows, ascends, read_only
 from treemax.kernels import search as sparse_kernels
 from treemax.kernels.weights import packed_weights
-from treemax.models.parts import expect, truth, whole_number
-from treemax.models.rows import SCORES_AT_ONCE, densified, sparsified
-from treemax.models.scorers import SCORERS_AT_ONCE, dense_scorers, prediction_scorers
 from treemax.models.softmax_tree import kernels
 from treemax.models.softmax_tree.kernels import FEW, PANEL, Leaves, Planes, Structure
 from treemax.models.softmax_tree.tracing import trace_labels
 from treemax.models.trained import FromCandidates
+from treemax.models.trained.parts import expect, truth, whole_number
+from treemax.models.trained.scorers import SCORERS_AT_ONCE, dense_scorers, prediction_scorers
 from treemax.parallel.threads import run_all
 from treemax.trees import NodeLabels
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from treemax.kernels.jit import kernel
 from treemax.kernels.scorers import LEAST_NEW, buckets_needed, release, reserve, scores, scores_of, update, update_of
-from treemax.models.sparse_scorers import (
+from treemax.models.trained.sparse_scorers import (
     empty_sparse_scorers,
     n_entries,
     restored_sparse,

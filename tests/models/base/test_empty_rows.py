@@ -7,7 +7,7 @@ import pytest
 import scipy.sparse as sp
 
 import treemax
-from treemax.frequencies import PRIOR_ROWS
+from treemax.numpy_only.frequencies import PRIOR_ROWS
 
 RARE = 20  # rows without features, all but two of them with the label "rare"
 MODELS = {

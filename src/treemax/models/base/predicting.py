@@ -9,26 +9,26 @@ import scipy.sparse as sp
 from numpy.typing import NDArray
 from sklearn.utils.validation import check_is_fitted, validate_data
 
-from treemax.calibration import LEADING
 from treemax.explanations import Explanation, Trace
-from treemax.frequencies import label_frequencies, most_frequent
 from treemax.inputs.labels import Form, requested_ids
 from treemax.inputs.numbering import FeatureNumbers
 from treemax.inputs.rows import Rows, SparseRows, as_rows, is_arrow, take_rows
 from treemax.memory import check_fits
 from treemax.metrics import precision_at_k
+from treemax.models.base.deciding import DecidingEstimator
+from treemax.models.base.empty_rows import EmptyRows, replace_rows, without_known_features
+from treemax.models.base.explaining import as_table, explain_row
+from treemax.models.base.label_weights import LabelWeights
+from treemax.models.base.new_labels import GrowingLabels
+from treemax.models.base.taxonomies import TaxonomyEstimator
+from treemax.models.base.thread_safety import read_access, read_access_by_rows
 from treemax.models.calibration import largest
-from treemax.models.deciding import DecidingEstimator
-from treemax.models.explaining import as_table, explain_row
-from treemax.models.label_weights import LabelWeights
-from treemax.models.new_labels import GrowingLabels
-from treemax.models.prior import EmptyRows, replace_rows, without_known_features
-from treemax.models.searching import SparseProbabilities
-from treemax.models.sharing import read_access, read_access_by_rows
-from treemax.models.taxonomies import TaxonomyEstimator
+from treemax.models.trained.searching import SparseProbabilities
+from treemax.numpy_only.calibration import LEADING
+from treemax.numpy_only.frequencies import label_frequencies, most_frequent
+from treemax.numpy_only.topk import TopK, check_k
 from treemax.parallel.threads import thread_count
 from treemax.parameters import check_number
-from treemax.topk import TopK, check_k
 
 
 class PredictingEstimator(DecidingEstimator, TaxonomyEstimator, GrowingLabels):

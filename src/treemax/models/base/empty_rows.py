@@ -7,10 +7,10 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from treemax.frequencies import empty_row_frequencies
 from treemax.inputs.labels import Targets, take_targets
 from treemax.inputs.rows import Rows, SparseRows
-from treemax.models.searching import SparseProbabilities
+from treemax.models.trained.searching import SparseProbabilities
+from treemax.numpy_only.frequencies import empty_row_frequencies
 
 
 class EmptyRows(NamedTuple):

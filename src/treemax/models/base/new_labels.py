@@ -13,8 +13,8 @@ from treemax.inputs.labels import LabelIndex, RaggedLabels, Targets, take_target
 from treemax.inputs.numbering import FeatureNumbers, numbered
 from treemax.inputs.rows import Rows, SparseRows, check_scale, take_rows
 from treemax.inputs.weights import with_class_weight
-from treemax.models.label_changes import ADDED, CHANGING, ChangeableLabels
-from treemax.models.prior import empty_rows
+from treemax.models.base.empty_rows import empty_rows
+from treemax.models.base.label_changes import ADDED, CHANGING, ChangeableLabels
 from treemax.trees import Tree, is_hierarchy, parents_by_name
 
 Self = TypeVar("Self", bound="GrowingLabels")

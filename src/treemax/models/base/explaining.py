@@ -11,11 +11,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from treemax.explanations import Alternative, Candidate, Explanation, Path, Span, Step, Trace, total_added
+from treemax.inputs.conversions import sparsified
 from treemax.inputs.rows import Rows, SparseRows, is_arrow, read_only
-from treemax.models.rows import sparsified
 
 if TYPE_CHECKING:
-    from treemax.models.predicting import PredictingEstimator
+    from treemax.models.base.predicting import PredictingEstimator
     from treemax.text.occurrences import Occurrence
 
 MOST_BELOW = 1024  # labels below a node among which the most frequent are found

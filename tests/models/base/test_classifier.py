@@ -343,7 +343,7 @@ class InterruptingBar:
 @pytest.mark.parametrize("y", [WORDS, LISTS], ids=["vector", "lists"])
 @pytest.mark.parametrize("form", [np.asarray, sp.csr_matrix], ids=["dense", "sparse"])
 def test_an_interrupted_fit_keeps_what_was_learned(monkeypatch, tmp_path, form, y):
-    monkeypatch.setattr("treemax.models.base.progress_bar", InterruptingBar)
+    monkeypatch.setattr("treemax.models.base.classifier.progress_bar", InterruptingBar)
     model = OneVsAll(passes=4)
     with pytest.raises(KeyboardInterrupt, match="interrupted after 50% of the training") as caught:
         model.fit(form(X), y)

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from treemax.storage import Strings, decode_sorted, encode_sorted, string_arrays
+from treemax.numpy_only.storage import Strings, decode_sorted, encode_sorted, string_arrays
 
 
 @settings(max_examples=100, deadline=None)

@@ -12,7 +12,7 @@ import pytest
 
 import treemax
 
-DOCS = Path(__file__).parents[2] / "docs"
+DOCS = Path(__file__).parents[3] / "docs"
 PAGES = {
     "label-tree": treemax.LabelTree,
     "online-label-tree": treemax.OnlineLabelTree,

@@ -16,13 +16,13 @@ from treemax import modelfile
 from treemax.inputs.labels import Form, LabelIndex
 from treemax.inputs.limits import MAX_FEATURES
 from treemax.inputs.numbering import FeatureNumbers
-from treemax.models import decisions
+from treemax.models.base import thresholds
+from treemax.models.base.empty_rows import EmptyRows
+from treemax.models.base.label_changes import LabelChanges
+from treemax.models.base.predicting import PredictingEstimator
+from treemax.models.base.thread_safety import snapshot_access
 from treemax.models.calibration import Calibration
-from treemax.models.label_changes import LabelChanges
-from treemax.models.parts import MOST_COUNTED, expect_counts, truth, whole_number
-from treemax.models.predicting import PredictingEstimator
-from treemax.models.prior import EmptyRows
-from treemax.models.sharing import snapshot_access
+from treemax.models.trained.parts import MOST_COUNTED, expect_counts, truth, whole_number
 
 Self = TypeVar("Self", bound="SavedEstimator")
 
@@ -137,7 +137,7 @@ class SavedEstimator(PredictingEstimator, BaseEstimator):
         estimator.calibration_ = Calibration.checked(header["calibration"])
         estimator._threshold_was_set = truth("threshold_was_set", header["threshold_was_set"])
         if "decision" in header:
-            estimator.decision_ = decisions.Decision.from_parts(header["decision"], arrays, len(index))
+            estimator.decision_ = thresholds.Decision.from_parts(header["decision"], arrays, len(index))
         estimator._set_taxonomy_from(modelfile.part("taxonomy", arrays))
         estimator.multi_label_ = form != "vector"
         estimator._label_form = form

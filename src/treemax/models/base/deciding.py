@@ -9,19 +9,19 @@ import numpy as np
 from numpy.typing import NDArray
 from sklearn.utils.validation import check_is_fitted
 
-from treemax.calibration import LEADING
-from treemax.frequencies import most_frequent
 from treemax.inputs.labels import LabelIndex, check_same_length, read_labels, target_ids
 from treemax.inputs.rows import Rows
 from treemax.metrics.utility import check_utility, choose
-from treemax.models import decisions
+from treemax.models.base import thresholds
+from treemax.models.base.label_changes import LabelChanges
+from treemax.models.base.label_weights import LabelWeights, LastWeights, label_weights
+from treemax.models.base.thread_safety import SharedEstimator, read_access
 from treemax.models.calibration import Calibration
-from treemax.models.label_changes import LabelChanges
-from treemax.models.label_weights import LabelWeights, LastWeights, label_weights
-from treemax.models.searching import TopKAllowed, best_weighted
-from treemax.models.sharing import SharedEstimator, read_access
+from treemax.models.trained.searching import TopKAllowed, best_weighted
+from treemax.numpy_only.calibration import LEADING
+from treemax.numpy_only.frequencies import most_frequent
+from treemax.numpy_only.topk import TopK
 from treemax.parameters import check_number
-from treemax.topk import TopK
 
 Self = TypeVar("Self", bound="DecidingEstimator")
 
@@ -36,7 +36,7 @@ class DecidingEstimator(SharedEstimator):
     n_examples_: int
     multi_label_: bool
     calibration_: Calibration
-    decision_: decisions.Decision | None = None  # the rule of `choose_thresholds`
+    decision_: thresholds.Decision | None = None  # the rule of `choose_thresholds`
     model_: Any
     _changes: LabelChanges
     _threshold_was_set: bool
@@ -227,19 +227,19 @@ class DecidingEstimator(SharedEstimator):
         precision : float
             The wanted precision; only for metric="precision".
         """
-        if metric not in decisions.METRICS:
-            raise ValueError(f"metric must be one of {', '.join(decisions.METRICS)}, got {metric!r}.")
+        if metric not in thresholds.METRICS:
+            raise ValueError(f"metric must be one of {', '.join(thresholds.METRICS)}, got {metric!r}.")
         if (metric == "precision") != (precision is not None):
             raise ValueError(f"precision goes with metric='precision', got metric={metric!r}, precision={precision!r}.")
         check_number("precision", precision, above=0, most=1, optional=True)
         ranked = self._rank_validation_rows(X, y)
-        threshold, one_at_least, thresholds = decisions.choose(ranked, metric, precision)
-        found = decisions.Decision(metric, len(ranked.n_labels), thresholds)
+        threshold, one_at_least, of_labels = thresholds.choose(ranked, metric, precision)
+        found = thresholds.Decision(metric, len(ranked.n_labels), of_labels)
         self._with_write_access(type(self)._set_decision, threshold, one_at_least, found)
         return self
 
     @read_access
-    def _rank_validation_rows(self, X: Any, y: Any) -> decisions.Ranked:
+    def _rank_validation_rows(self, X: Any, y: Any) -> thresholds.Ranked:
         """Rank the best labels of rows with known labels."""
         rows, labels = self._rows_to_predict(X), read_labels(y)
         if not self.multi_label_:
@@ -260,8 +260,8 @@ class DecidingEstimator(SharedEstimator):
         right = row_of * n_known + known.ids.astype(np.int64)
         hits = np.isin(np.arange(len(rows))[:, None] * n_known + ids, right) & (ids >= 0)
         counts = np.bincount(known.ids, minlength=n_known)
-        return decisions.Ranked(ids, probabilities, hits, labels.counts, counts)
+        return thresholds.Ranked(ids, probabilities, hits, labels.counts, counts)
 
-    def _set_decision(self, threshold: float, one_at_least: bool, decision: decisions.Decision) -> None:
+    def _set_decision(self, threshold: float, one_at_least: bool, decision: thresholds.Decision) -> None:
         self.calibration_ = self.calibration_._replace(threshold=threshold, one_at_least=one_at_least)
         self._threshold_was_set, self.decision_ = True, decision

@@ -21,7 +21,7 @@ from treemax.inputs.labels import Targets
 from treemax.inputs.rows import SparseRows
 from treemax.kernels import sparse_rows as kernels
 from treemax.kernels.validation import squared_lengths
-from treemax.models.rates import SUMMED_TOGETHER, mean_without_outliers, squared_sum
+from treemax.models.training.learning_rates import SUMMED_TOGETHER, mean_without_outliers, squared_sum
 from treemax.replacing import temporary_files
 
 WINDOW = 2 * SUMMED_TOGETHER  # entries read from the disk at a time

@@ -8,8 +8,8 @@ import treemax
 from treemax.checks.examples import example_data
 from treemax.formats import read_examples
 from treemax.inputs.rows import as_rows
-from treemax.models.finite import arrays_of, check_learned
-from treemax.models.rates import FAR_LARGER, clip_outliers, mean_squared_length
+from treemax.models.training.finite import arrays_of, check_learned
+from treemax.models.training.learning_rates import FAR_LARGER, clip_outliers, mean_squared_length
 
 
 @pytest.mark.parametrize("form", [np.asarray, sp.csr_matrix])

@@ -251,7 +251,7 @@ def test_many_blocks(monkeypatch):
     model, X, _ = trained(True, LabelTree)
     model.set_taxonomy(ZOO)
     expected = model.predict_levels(X, 3), model.predict_backoff(X, 0.6)
-    monkeypatch.setattr("treemax.models.taxonomies.BLOCK_BYTES", 1)
+    monkeypatch.setattr("treemax.models.base.taxonomies.BLOCK_BYTES", 1)
     for one, other in zip(expected[0], model.predict_levels(X, 3)):
         np.testing.assert_array_equal(one.labels, other.labels)
         np.testing.assert_array_equal(one.scores, other.scores)

@@ -14,10 +14,10 @@ import numpy as np
 from treemax.formats import Examples, FormatError, open_examples
 from treemax.formats.examples import keep_where
 from treemax.formats.training_rows import drop_unlabelled
+from treemax.inputs.conversions import sparsified
 from treemax.inputs.labels import LabelIndex, RaggedLabels, target_ids
 from treemax.inputs.rows import Rows, SparseRows
-from treemax.models.rows import sparsified
-from treemax.models.stored_rows import RowWriter, StoredRows
+from treemax.models.training.stored_rows import RowWriter, StoredRows
 from treemax.parallel.progress import progress_bar
 
 CHUNK_ROWS = 2048

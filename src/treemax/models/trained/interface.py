@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from treemax.inputs.rows import Rows
 from treemax.kernels import search as kernels
 from treemax.modelfile import Arrays
-from treemax.models.searching import (
+from treemax.models.trained.searching import (
     SparseProbabilities,
     TopKAllowed,
     allowed_among,

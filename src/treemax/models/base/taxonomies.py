@@ -14,11 +14,11 @@ from treemax.inputs.label_values import dtype_for
 from treemax.inputs.labels import LabelIndex
 from treemax.inputs.rows import Rows, read_only
 from treemax.kernels import taxonomies as kernels
-from treemax.models.label_changes import LabelChanges
-from treemax.models.searching import SparseProbabilities
-from treemax.models.sharing import SharedEstimator, read_access
+from treemax.models.base.label_changes import LabelChanges
+from treemax.models.base.thread_safety import SharedEstimator, read_access
+from treemax.models.trained.searching import SparseProbabilities
+from treemax.numpy_only.topk import TopK, check_k
 from treemax.parameters import check_number
-from treemax.topk import TopK, check_k
 from treemax.trees import Taxonomy, Tree, hierarchy_arrays, hierarchy_from_arrays, is_hierarchy, with_names
 from treemax.trees.hierarchy import named_nodes, parent_array, parents_by_name
 

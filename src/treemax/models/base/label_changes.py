@@ -10,15 +10,15 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from treemax.frequencies import most_frequent
 from treemax.inputs.labels import LabelIndex, read_labels
 from treemax.inputs.rows import Rows, read_only
-from treemax.models.decisions import Decision
-from treemax.models.label_weights import LabelWeights, LastWeights
-from treemax.models.parts import whole_number
-from treemax.models.prior import EmptyRows
-from treemax.models.searching import SparseProbabilities, best_weighted
-from treemax.models.sharing import SharedEstimator
+from treemax.models.base.empty_rows import EmptyRows
+from treemax.models.base.label_weights import LabelWeights, LastWeights
+from treemax.models.base.thread_safety import SharedEstimator
+from treemax.models.base.thresholds import Decision
+from treemax.models.trained.parts import whole_number
+from treemax.models.trained.searching import SparseProbabilities, best_weighted
+from treemax.numpy_only.frequencies import most_frequent
 from treemax.parallel.locks import fork_safe
 
 Ids = NDArray[np.int64]

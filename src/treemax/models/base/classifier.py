@@ -24,13 +24,13 @@ from treemax.inputs.labels import LabelIndex, RaggedLabels, Targets, check_same_
 from treemax.inputs.numbering import numbered
 from treemax.inputs.rows import Rows, SparseRows, as_rows, check_scale, is_arrow, take_rows
 from treemax.inputs.weights import check_known_labels, read_weights, repetitions, with_class_weight
+from treemax.models.base.empty_rows import empty_rows
+from treemax.models.base.label_changes import LabelChanges
+from treemax.models.base.published import PublishedSettings
+from treemax.models.base.saving import SavedEstimator
+from treemax.models.base.thread_safety import snapshot_access
 from treemax.models.calibration import Calibration
-from treemax.models.finite import LARGEST_WEIGHT, check_learned
-from treemax.models.label_changes import LabelChanges
-from treemax.models.prior import empty_rows
-from treemax.models.published import PublishedSettings
-from treemax.models.saving import SavedEstimator
-from treemax.models.sharing import snapshot_access
+from treemax.models.training.finite import LARGEST_WEIGHT, check_learned
 from treemax.parallel.checkpoints import checkpoint_training, checkpoints_enabled
 from treemax.parallel.pools import cluster_in_use
 from treemax.parallel.progress import progress_bar

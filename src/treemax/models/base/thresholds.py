@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from treemax.models.calibration import best_threshold
-from treemax.models.parts import expect, whole_number
+from treemax.models.trained.parts import expect, whole_number
 
 METRICS = ("micro-f1", "macro-f1", "instance-f1", "precision")
 PRIOR_EXAMPLES = 1.0  # weight of the common threshold in that of a label, in validation rows with the label

@@ -19,14 +19,14 @@ from treemax.formats.training_rows import training_chunks
 from treemax.inputs.labels import LabelIndex, RaggedLabels, Targets, read_labels, target_ids
 from treemax.inputs.numbering import numbered
 from treemax.inputs.rows import Rows, SparseRows, check_scale, sliceable, take_rows
-from treemax.models.base import LabelClassifier
-from treemax.models.label_changes import ADDED, CHANGING
-from treemax.models.prior import empty_rows
-from treemax.models.rates import FAR_LONGER
+from treemax.models.base.classifier import LabelClassifier
+from treemax.models.base.empty_rows import empty_rows
+from treemax.models.base.label_changes import ADDED, CHANGING
+from treemax.models.training.learning_rates import FAR_LONGER
+from treemax.numpy_only.topk import TopK
 from treemax.parallel.locks import ModelLock
 from treemax.parallel.threads import thread_count
 from treemax.parameters import check_number
-from treemax.topk import TopK
 
 Result = TypeVar("Result")
 Self = TypeVar("Self", bound="OnlineLabelClassifier")

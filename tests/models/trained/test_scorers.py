@@ -6,7 +6,7 @@ import pytest
 import treemax
 from treemax.kernels.jit import kernel
 from treemax.kernels.scorers import HalfScorers, scores, scores_of, update
-from treemax.models.scorers import dense_scorers, frozen_scorers, prediction_scorers, trainable_scorers
+from treemax.models.trained.scorers import dense_scorers, frozen_scorers, prediction_scorers, trainable_scorers
 
 
 @kernel

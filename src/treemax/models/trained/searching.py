@@ -11,9 +11,9 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from treemax.inputs.conversions import blocks, sparsified
 from treemax.inputs.rows import Rows, SparseRows, read_only, take_rows
 from treemax.kernels import search as kernels
-from treemax.models.rows import blocks, sparsified
 from treemax.parallel.threads import run_all
 
 Arguments: TypeAlias = Callable[[SparseRows], tuple[Any, ...]]

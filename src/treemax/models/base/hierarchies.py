@@ -7,8 +7,8 @@ from typing import Any
 from sklearn.base import BaseEstimator
 
 from treemax import modelfile
-from treemax.models.base import LabelClassifier
-from treemax.models.saving import restored_parameters, saved_parameters
+from treemax.models.base.classifier import LabelClassifier
+from treemax.models.base.saving import restored_parameters, saved_parameters
 from treemax.trees import hierarchy_arrays, hierarchy_from_arrays, is_hierarchy, with_names
 
 

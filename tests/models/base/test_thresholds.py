@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from treemax.models.decisions import PRIOR_EXAMPLES, Decision, Ranked, choose
+from treemax.models.base.thresholds import PRIOR_EXAMPLES, Decision, Ranked, choose
 
 
 def ranked(seed: int, n_rows: int = 60, n_labels: int = 7) -> tuple[Ranked, np.ndarray, np.ndarray]:

@@ -5,8 +5,8 @@ import pytest
 
 from treemax.inputs.labels import Targets, take_targets
 from treemax.inputs.rows import as_rows
+from treemax.models.trained.scaling import Scaling, scaling_of
 from treemax.models.training.held_out import Schedule, held_out_rows
-from treemax.models.training.scaling import Scaling, scaling_of
 
 
 def test_scaling_centres_and_brings_spreads_to_between_a_third_and_one():

@@ -11,16 +11,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from treemax.explanations import Alternative, Candidate, Explanation, Path, Span, Step, Trace, total_added
-from treemax.inputs.conversions import sparsified
-from treemax.inputs.rows import Rows, SparseRows, is_arrow, read_only
+from treemax.inputs.rows import Rows, SparseRows, is_arrow
+from treemax.models.trained.tracing import NOTHING
 
 if TYPE_CHECKING:
     from treemax.models.base.predicting import PredictingEstimator
     from treemax.text.occurrences import Occurrence
 
-MOST_BELOW = 1024  # labels below a node among which the most frequent are found
 SHOWN = 4  # labels below a node
-NOTHING = np.zeros(0, dtype=np.int64)
 PRIOR_NOTE = "No feature of the row is known to the model: the answer is the frequencies of the labels in training."
 MISSED_NOTE = "The search did not find this label, whose score is above that of the last candidate; a wider beam would."
 
@@ -33,17 +31,6 @@ def as_table(X: Any) -> Any:
         return X.to_frame().T
     row = np.asarray(X)
     return X if row.dtype.kind not in "fiub" else row.reshape(1, -1)
-
-
-def row_entries(row: Rows, n_features: int | None = None) -> tuple[NDArray[np.uint32], NDArray[np.float32]]:
-    """Return the columns of one row, those below `n_features`, and their values."""
-    sparse = sparsified(row)
-    part = slice(int(sparse.indptr[0]), int(sparse.indptr[1]))
-    columns, values = sparse.indices[part], sparse.values[part]
-    if n_features is None or len(columns) == 0 or int(columns[-1]) < n_features:
-        return columns, values
-    known = columns < n_features
-    return read_only(columns[known]), read_only(values[known])
 
 
 def explain_row(estimator: PredictingEstimator, row: Rows, wanted: int | None, k: int) -> Explanation:
@@ -223,19 +210,3 @@ def _names_out(vectorizer: Any, explanation: Explanation, names: list[Any]) -> l
 
 
 # --- for the traces of models ----------------------------------------------------------------------------
-
-
-def shares(scores: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return the softmax of scores."""
-    powers = np.exp(scores - scores.max())
-    return powers / powers.sum()
-
-
-def logistic(score: float) -> float:
-    """Return the logistic function of a score."""
-    return float(1.0 / (1.0 + np.exp(-score))) if score > -700 else 0.0
-
-
-def flat_trace(columns: NDArray[Any], values: NDArray[np.float32], steps: Sequence[Step], weights: str) -> Trace:
-    """Return the trace of labels with a single step each."""
-    return Trace(columns.astype(np.int64), values, [[Path([step])] for step in steps], weights)

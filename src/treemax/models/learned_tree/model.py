@@ -14,7 +14,6 @@ from treemax.inputs.conversions import known_features, sparsified
 from treemax.inputs.rows import Rows, SparseRows, read_only
 from treemax.kernels.vector import WIDTH
 from treemax.modelfile import LARGEST
-from treemax.models.base.explaining import row_entries
 from treemax.models.calibration import Calibration
 from treemax.models.learned_tree import search_kernels
 from treemax.models.learned_tree.tracing import trace_labels
@@ -28,6 +27,7 @@ from treemax.models.trained.searching import (
     search_rows,
     two_searches,
 )
+from treemax.models.trained.tracing import row_entries
 from treemax.trees import Tree
 
 Floats = NDArray[np.float32]

@@ -16,12 +16,12 @@ from treemax.inputs.conversions import known_features, sparsified
 from treemax.inputs.labels import Targets
 from treemax.inputs.rows import Rows, SparseRows, read_only
 from treemax.kernels.validation import squared_lengths
-from treemax.models.base.explaining import row_entries
 from treemax.models.learned_tree import stream_kernels
 from treemax.models.learned_tree.model import Floats, LearnedTreeModel, LearningState, aligned, padded
 from treemax.models.learned_tree.steps import INITIAL_SQUARES, ROWS_AT_ONCE, LearnedTreeSettings, Learner
 from treemax.models.learned_tree.structure import RunningSums, Structure
 from treemax.models.trained.searching import SparseProbabilities, TopKAllowed
+from treemax.models.trained.tracing import row_entries
 from treemax.parallel.threads import run_all
 from treemax.trees import Tree
 

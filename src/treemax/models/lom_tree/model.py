@@ -19,8 +19,10 @@ from treemax.modelfile import LARGEST
 from treemax.models.lom_tree import kernels
 from treemax.models.lom_tree.kernels import DEEPEST, NONE, Nodes, Tallies
 from treemax.models.lom_tree.tracing import trace_labels
-from treemax.models.recall_tree.model import SMALLEST_TABLE, OnlineTreeModel, scorer_arrays, scorers_from_arrays
+from treemax.models.trained.hash_tables import SMALLEST_TABLE
+from treemax.models.trained.online_trees import OnlineTreeModel
 from treemax.models.trained.parts import check_memory, expect, expect_counts, truth, whole_number, whole_numbers
+from treemax.models.trained.scorer_parts import scorer_arrays, scorers_from_arrays
 from treemax.models.trained.scorers import Scorers, prediction_scorers, trainable_scorers
 from treemax.models.trained.searching import TopKAllowed
 from treemax.models.trained.sparse_scorers import restored_sparse, stored_sparse

@@ -22,7 +22,7 @@ from treemax.models.lom_tree.model import (
     tallies_from,
     tree_from,
 )
-from treemax.models.recall_tree.training import empty_scorers, enlarged_array, enlarged_scorers
+from treemax.models.trained.scorers import empty_scorers, enlarged_array, enlarged_scorers
 from treemax.models.trained.sparse_scorers import with_buckets, with_features
 
 ROWS_AT_ONCE = 2048

@@ -14,11 +14,11 @@ from sklearn.utils import check_random_state
 from treemax import modelfile
 from treemax.inputs.labels import LabelIndex, Targets
 from treemax.inputs.rows import Rows, SparseRows
+from treemax.models.base.online_trees import OnlineTreeClassifier
 from treemax.models.base.thread_safety import snapshot_access
 from treemax.models.memory_tree.kernels import CLIPPED, REGRESSORS, SOFTMAX, Options
 from treemax.models.memory_tree.model import MemoryTreeModel
 from treemax.models.memory_tree.training import MemoryTreeSettings, empty_model, ensure_capacity, remember, revisit
-from treemax.models.recall_tree.estimator import OnlineTreeClassifier
 from treemax.models.trained.parts import settings_from
 from treemax.models.training.learning_rates import MOST_RATE, mean_squared_length, row_orders
 from treemax.parameters import check_flag, check_number, is_auto

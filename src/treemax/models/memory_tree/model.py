@@ -26,8 +26,7 @@ from treemax.models.memory_tree.kernels import (
     Workspace,
 )
 from treemax.models.memory_tree.tracing import trace_labels
-from treemax.models.recall_tree.model import OnlineTreeModel, regressors_without, scorer_arrays, scorers_from_arrays
-from treemax.models.recall_tree.training import empty_scorers, enlarged_array
+from treemax.models.trained.online_trees import OnlineTreeModel
 from treemax.models.trained.parts import (
     check_memory,
     expect,
@@ -37,7 +36,8 @@ from treemax.models.trained.parts import (
     whole_number,
     whole_numbers,
 )
-from treemax.models.trained.scorers import Scorers, prediction_scorers
+from treemax.models.trained.scorer_parts import regressors_without, scorer_arrays, scorers_from_arrays
+from treemax.models.trained.scorers import Scorers, empty_scorers, enlarged_array, prediction_scorers
 from treemax.models.trained.searching import TopKAllowed
 from treemax.models.training.finite import LARGEST_WEIGHT
 from treemax.parallel.threads import run_all

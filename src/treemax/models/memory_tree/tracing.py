@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 from treemax.explanations import Path, Step, Trace, linear_step
 from treemax.inputs.rows import Rows
 from treemax.models.memory_tree.kernels import NONE, REGRESSORS, SOFTMAX, Options
-from treemax.models.recall_tree.tracing import RANKING, Entries, precision
 from treemax.models.trained.scorers import weights_of_features
+from treemax.models.trained.tracing import RANKING, Entries, precision
 
 if TYPE_CHECKING:
     from treemax.models.memory_tree.model import MemoryTreeModel

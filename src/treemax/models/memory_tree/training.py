@@ -14,7 +14,7 @@ from treemax.kernels.feature_tables import SparseScorers
 from treemax.models.memory_tree import kernels
 from treemax.models.memory_tree.kernels import NODES, REGRESSORS, Nodes, Options, Rates, Scorer
 from treemax.models.memory_tree.model import MemoryStore, MemoryTreeModel, empty_nodes
-from treemax.models.recall_tree.training import empty_scorers, enlarged_array, enlarged_scorers
+from treemax.models.trained.scorers import empty_scorers, enlarged_array, enlarged_scorers
 from treemax.models.trained.sparse_scorers import with_buckets, with_features
 
 ROWS_AT_ONCE = 256  # per kernel call: predictions in other threads wait for it

@@ -32,9 +32,9 @@ from treemax.models.one_vs_all.training import (
     training_bytes,
 )
 from treemax.models.trained.parts import real_number, settings_from
+from treemax.models.trained.scaling import Scaling, scaling_of
 from treemax.models.training.held_out import Schedule
 from treemax.models.training.learning_rates import MOST_RATE, suggestion, suggestion_for_stream
-from treemax.models.training.scaling import Scaling, scaling_of
 from treemax.parallel.threads import thread_count
 from treemax.parameters import check_choice, check_flag, check_number, is_auto
 

@@ -15,12 +15,12 @@ from numpy.typing import NDArray
 from treemax.explanations import Trace, linear_step
 from treemax.inputs.conversions import Floats, blocks, densified, sparsified
 from treemax.inputs.rows import Rows, SparseRows, ascends, read_only
-from treemax.models.base.explaining import flat_trace, row_entries
 from treemax.models.one_vs_all import kernels
 from treemax.models.trained import FromAllProbabilities
 from treemax.models.trained.parts import expect_squares
+from treemax.models.trained.scaling import Scaling
 from treemax.models.trained.searching import TopKAllowed, empty_top_k
-from treemax.models.training.scaling import Scaling
+from treemax.models.trained.tracing import flat_trace, row_entries
 from treemax.parallel.threads import one_blas_thread, run_all
 
 LINKS = {"softmax": kernels.SOFTMAX_LINK, "logistic": kernels.LOGISTIC_LINK, "squared_hinge": kernels.HINGE_LINK}

@@ -10,9 +10,9 @@ from numpy.typing import NDArray
 
 from treemax.explanations import Path, Step, Trace, linear_step
 from treemax.inputs.rows import Rows, read_only
-from treemax.models.base.explaining import row_entries
 from treemax.models.online_label_tree.kernels import LANES, Blocks, Nodes, Store
 from treemax.models.online_label_tree.weight_kernels import block_weights, labels_below
+from treemax.models.trained.tracing import row_entries
 
 if TYPE_CHECKING:
     from treemax.models.online_label_tree.model import OnlineTree

@@ -13,7 +13,7 @@ from treemax.explanations import Trace
 from treemax.inputs.rows import Rows
 from treemax.kernels.arithmetic import MOST_COUNT
 from treemax.models.recall_tree import paper_kernels as kernels
-from treemax.models.recall_tree.model import CandidateModel, regressors_without, scorer_arrays, scorers_from_arrays
+from treemax.models.recall_tree.model import CandidateModel
 from treemax.models.recall_tree.paper_kernels import NONE, TALLY, Nodes, Options, Tallies, Workspace
 from treemax.models.recall_tree.tracing import trace_path
 from treemax.models.trained.parts import (
@@ -26,6 +26,7 @@ from treemax.models.trained.parts import (
     whole_number,
     whole_numbers,
 )
+from treemax.models.trained.scorer_parts import regressors_without, scorer_arrays, scorers_from_arrays
 from treemax.models.trained.scorers import Scorers, prediction_scorers
 from treemax.parallel.threads import run_all
 from treemax.trees import NodeLabels

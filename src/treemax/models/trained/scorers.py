@@ -11,12 +11,41 @@ from numpy.typing import NDArray
 from treemax.inputs.rows import read_only
 from treemax.kernels import weights as kernels
 from treemax.kernels.feature_tables import SparseScorers
-from treemax.kernels.scorers import DenseScorers, HalfScorers, SparseGroups
+from treemax.kernels.scorers import EMPTY, DenseScorers, HalfScorers, SparseGroups
+from treemax.models.trained.hash_tables import SMALLEST_TABLE
+from treemax.models.trained.sparse_scorers import empty_sparse_scorers
 from treemax.parallel.locks import fork_safe
 
 Scorers = DenseScorers | SparseScorers | SparseGroups
+SCORER_ARRAYS = ("bias", "bias_squares", "weights", "squares", "halves", "scale", "stale")
 SCORERS_AT_ONCE = 1024  # converted to half precision together, so that they fit in the cache
 _WRITING = fork_safe(Lock())
+
+
+def empty_scorers(sparse: bool, n_groups: int, width: int, n_features: int) -> Scorers:
+    n = n_groups * width
+    bias, squares = np.zeros(n, np.float32), np.zeros(n, np.float32)
+    if not sparse:
+        shape = (n, n_features)
+        return dense_scorers(np.zeros(shape, np.float32), np.zeros(shape, np.float32), bias, squares)
+    if width == 1:
+        return empty_sparse_scorers(n, n_features)
+    cells = np.zeros((SMALLEST_TABLE, 2 * width), np.float32)
+    return SparseGroups(np.full(SMALLEST_TABLE, EMPTY), cells, np.zeros(2, np.int64), bias, squares)
+
+
+def enlarged_scorers(scorers: Scorers, n: int) -> Scorers:
+    """Return the scorers with capacity for n."""
+    changed: dict[str, Any] = {
+        name: enlarged_array(getattr(scorers, name), n) for name in SCORER_ARRAYS if hasattr(scorers, name)
+    }
+    return scorers._replace(**changed)
+
+
+def enlarged_array(array: NDArray[Any], n: int) -> NDArray[Any]:
+    enlarged = np.zeros((n, *array.shape[1:]), dtype=array.dtype)
+    enlarged[: len(array)] = array
+    return enlarged
 
 
 def dense_scorers(

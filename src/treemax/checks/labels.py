@@ -109,7 +109,7 @@ def check_removed_labels(estimator: Any) -> None:
 
 
 def check_added_labels(estimator: Any) -> None:
-    """Labels can be added to a trained model, which finds them, logs and saves them; models that cannot say so."""
+    """Labels can be added to a trained model, which predicts, logs and saves them; models without support raise."""
     for X, y in _problems_of_labels(estimator):
         new = np.array([CLASSES[-1] in row for row in y]) if isinstance(y, list) else y == CLASSES[-1]
         old, more = np.flatnonzero(~new), np.flatnonzero(new)[:15]

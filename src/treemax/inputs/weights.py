@@ -14,7 +14,7 @@ from treemax.inputs.labels import LabelIndex, Targets
 from treemax.inputs.limits import LEAST, MOST
 
 BALANCED = "balanced"
-MOST_REPETITIONS = 1000  # of a row, on average
+MOST_REPETITIONS = 1000  # maximum mean number of repetitions of a row
 GOLDEN = (5**0.5 - 1) / 2
 
 

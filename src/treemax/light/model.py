@@ -72,7 +72,7 @@ def load(path: AnyPath, verify: bool | None = None) -> LightModel:
 
 
 def supports(path: AnyPath) -> bool:
-    """Return whether `load` takes the model, as far as the header of its file says."""
+    """Return whether `load` supports the model, judging by the header of its file."""
     try:
         _check_supported(read_header(path)["header"])
     except (*DAMAGES, AttributeError):

@@ -335,7 +335,7 @@ class _ExactRecords:
 
 
 class _RoundedRecords:
-    """The features of each block as steps, for each a mask of the lanes with a weight, and weights of one byte."""
+    """Rounded weights: the features of each block, for each a mask of the lanes with weights, and these as bytes."""
 
     def __init__(self, arrays: Arrays, filled: Ids) -> None:
         self._starts = np.concatenate([[0], np.cumsum(filled)])

@@ -39,7 +39,7 @@ MODELS: dict[str, type[LabelClassifier]] = {
 generic tests."""
 
 MOST_FLAT_WORK = 1e11  # rows x features x labels that OneVsAll learns in about a minute
-MOST_STREAM_LABELS = 20_000  # that OneVsAll compares in about a millisecond
+MOST_STREAM_LABELS = 20_000  # number of labels that OneVsAll compares in about a millisecond
 
 
 class DataFacts(NamedTuple):

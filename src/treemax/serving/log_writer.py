@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from treemax.serving.example_log import ExampleLog, Outcome
 
-MOST_EXAMPLES = 5000  # in one transaction
+MOST_EXAMPLES = 5000  # maximum number in one transaction
 FLUSH_SECONDS = 1.0  # after which outcomes are written, though no example arrives
 
 

@@ -21,10 +21,10 @@ from treemax.serving.outline import MOST_CHILDREN, has_tree, node_outline, path_
 
 PAGE = Path(__file__).parent / "page"
 PIECE = 2**18  # characters of JSON
-ANSWERS = 8  # of an example
-WORST = 20  # nodes, and confusions
-LEAST_ROWS = 5  # of a node that is called bad
-ENTRIES_SHOWN = 40  # of a vector
+ANSWERS = 8  # predictions shown per example
+WORST = 20  # number of worst nodes, and of confusions, that are listed
+LEAST_ROWS = 5  # minimum number of rows of a node listed among the worst
+ENTRIES_SHOWN = 40  # maximum number of entries shown of a vector
 LEAF_WORDS = 3  # most nodes are leaves, and most of the file is theirs
 DIGITS = 4
 

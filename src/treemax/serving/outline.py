@@ -13,13 +13,13 @@ from treemax.modelfile import without_changes
 from treemax.models.base.explaining import frequent_labels
 from treemax.serving.tree_views import TreeView, views_of
 
-MOST_CHILDREN = 500  # in one answer
-SHOWN_LABELS = 3  # of a child
-NODE_LABELS = 24  # of a node
+MOST_CHILDREN = 500  # maximum number of children in one answer
+SHOWN_LABELS = 3  # labels shown per child
+NODE_LABELS = 24  # labels shown for the node itself
 WORDS = 6
-GRANDCHILDREN = 32  # of each child, and
-ALL_GRANDCHILDREN = 640  # in one answer
-MOST_PATHS = 8  # to a label that is at several leaves
+GRANDCHILDREN = 32  # maximum per child, and
+ALL_GRANDCHILDREN = 640  # maximum in one answer
+MOST_PATHS = 8  # maximum number of paths to a label that is at several leaves
 ENTRIES_AT_ONCE = 2**22  # weights held while the largest are found
 
 

@@ -13,12 +13,12 @@ from treemax.serving.errors import RequestError
 from treemax.serving.served_model import ServedModel
 
 MAX_K = 1000
-MOST_EXPLAINED = 20  # rows of one request
-MOST_EXPLAINED_BYTES = 2**18  # of its body: an explanation names every word
-LARGEST_VALUE = 1e15  # of a feature, as models take them
+MOST_EXPLAINED = 20  # maximum number of rows in a request for explanations
+MOST_EXPLAINED_BYTES = 2**18  # maximum size of its body: an explanation names every word
+LARGEST_VALUE = 1e15  # largest value of a feature that models accept
 LONGEST_LABEL = 1000
 MOST_NEW_FEATURES = 2**24  # up to which learning may add features
-MOST_LABELS = 1000  # in a list of allowed, excluded or true labels
+MOST_LABELS = 1000  # maximum number in a list of allowed, excluded or true labels
 
 
 class Limits(NamedTuple):

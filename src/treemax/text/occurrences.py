@@ -41,7 +41,7 @@ class Occurrence(NamedTuple):
 
 class _Token(NamedTuple):
     name: str
-    places: list[Place]  # in the normalised text
+    places: list[Place]  # positions in the normalised text
     of_characters: bool = False
 
 

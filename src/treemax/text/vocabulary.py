@@ -18,7 +18,7 @@ from sklearn.utils.sparsefuncs_fast import inplace_csr_row_normalize_l1, inplace
 from treemax.kernels.text import renumber, tally
 from treemax.text.words import word_counter
 
-PIECE = 2**20  # entries
+PIECE = 2**20  # entries processed at a time
 ENOUGH_WORDS = 8  # shared with other texts: then a text's unique words are dropped
 NORMS = {"l1": inplace_csr_row_normalize_l1, "l2": inplace_csr_row_normalize_l2}
 

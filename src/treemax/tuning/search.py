@@ -22,7 +22,7 @@ from treemax.tuning.training import Trainer
 from treemax.tuning.watch import OutOfTime, Stopped, Watch
 
 REFIT = 1.2  # safety factor of the expected time of training on all rows
-MOST_OF_BUDGET = 0.25  # for one training, once there is a model
+MOST_OF_BUDGET = 0.25  # maximum fraction of the budget for one training, once there is a model
 CHEAP = 0.015  # of the budget: smaller samples are skipped while training takes less than this,
 CHEAP_CHANGE = 0.08  # for a common change: less than this
 SLACK = 1.0  # second that training on any sample may take

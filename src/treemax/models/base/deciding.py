@@ -25,7 +25,7 @@ from treemax.parameters import check_number
 
 Self = TypeVar("Self", bound="DecidingEstimator")
 
-RANKED_LABELS = 100  # of each row, to choose thresholds or labels for a utility
+RANKED_LABELS = 100  # number of labels per row that are ranked to choose thresholds, or labels for a utility
 
 
 class DecidingEstimator(SharedEstimator):

@@ -14,7 +14,7 @@ from treemax.inputs.labels import LabelIndex
 from treemax.metrics import propensities
 
 PROPENSITY = "propensity"
-_NOT_KEPT = object()  # in place of labels that can be read only once
+_NOT_KEPT = object()  # stands for labels that can be read only once
 
 
 @dataclass(frozen=True, eq=False)

@@ -31,7 +31,7 @@ from treemax.parameters import check_number
 Result = TypeVar("Result")
 Self = TypeVar("Self", bound="OnlineLabelClassifier")
 
-FIRST_ROWS = 16  # of a stream, after which its settings are fixed
+FIRST_ROWS = 16  # rows of a stream after which its settings are fixed
 FEW_ROWS = 256  # predicted in one block in any case
 MAX_WRITE_SECONDS = 0.02  # after which `partial_fit` releases the lock, at the end of a block
 

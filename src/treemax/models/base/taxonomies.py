@@ -26,7 +26,7 @@ Self = TypeVar("Self", bound="TaxonomyEstimator")
 Ids = NDArray[np.int64]
 Floats = NDArray[np.float32]
 
-BLOCK_BYTES = 2**26  # of the probabilities that are computed at once
+BLOCK_BYTES = 2**26  # size of the probabilities that are computed at once
 
 
 class Backoff(NamedTuple):
@@ -127,7 +127,7 @@ class TaxonomyEstimator(SharedEstimator):
             self._taxonomy = Taxonomy(hierarchy_from_arrays({"names": arrays["names"]}))
 
     def _required_taxonomy(self) -> Taxonomy:
-        """Return the taxonomy, made before the call takes a copy of the estimator, which could not keep it."""
+        """Return the taxonomy; it is built before the call copies the estimator, since a copy could not cache it."""
         check_is_fitted(self, "model_")
         found = self.taxonomy_
         if found is None:

@@ -11,8 +11,8 @@ from treemax.models.calibration import best_threshold
 from treemax.models.trained.parts import expect, whole_number
 
 METRICS = ("micro-f1", "macro-f1", "instance-f1", "precision")
-PRIOR_EXAMPLES = 1.0  # weight of the common threshold in that of a label, in validation rows with the label
-MOST_THRESHOLDS = 500  # that are tried for the mean F1 of rows
+PRIOR_EXAMPLES = 1.0  # weight of the common threshold in that of a label, in validation rows of the label
+MOST_THRESHOLDS = 500  # maximum number of thresholds that are tried for the mean F1 of rows
 HIGHEST = 1.0
 
 

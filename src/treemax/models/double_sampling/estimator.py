@@ -23,7 +23,7 @@ from treemax.parallel.progress import progress_bar
 from treemax.parallel.threads import thread_count
 from treemax.parameters import check_choice, check_number
 
-BYTES_OF_FEATURE, BYTES_OF_LABEL = 64, 128  # of training
+BYTES_OF_FEATURE, BYTES_OF_LABEL = 64, 128  # memory in training
 
 
 @modelfile.saveable

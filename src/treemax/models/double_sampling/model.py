@@ -130,7 +130,7 @@ class DoubleSamplingModel(FromAllProbabilities):
         return ids, probabilities
 
     def without_labels(self, kept: NDArray[np.bool_]) -> DoubleSamplingModel:
-        """Return the model of the `kept` labels, numbered anew; what is known of features stays."""
+        """Return the model of the `kept` labels, renumbered; what is known of features stays."""
         features, classes = self.statistics
         own = kept[features.classes]
         starts = np.concatenate([[0], np.cumsum(own)])[features.starts]

@@ -35,7 +35,9 @@ from treemax.parallel.threads import thread_count
 from treemax.parameters import check_choice, check_number, is_auto
 from treemax.trees import Tree, check_tree, combined_vectors, given_vectors, is_hierarchy, unseen_labels
 
-COST_OF_TEXTS = 8.0  # of the features of an unseen label, in examples: more finds more of them, and fewer others
+COST_OF_TEXTS = (
+    8.0  # cost of the features of an unseen label, in examples: a larger one finds more unseen labels and fewer others
+)
 
 
 @modelfile.saveable

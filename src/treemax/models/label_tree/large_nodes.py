@@ -30,7 +30,7 @@ from treemax.models.training.stored_rows import Partitions, StoredRows
 from treemax.parallel.pools import Arrays
 
 WIDTH = 16  # siblings trained together
-ROW_BYTES = 180  # of memory for each row of such a node, all arrays together
+ROW_BYTES = 180  # memory for each row of such a node, in all arrays together
 
 
 class LargeNode:

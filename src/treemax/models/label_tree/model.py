@@ -128,7 +128,7 @@ class LabelTreeModel:
         return replace(self, trees=trees, temperature=temperature)
 
     def without_labels(self, kept: NDArray[np.bool_]) -> LabelTreeModel:
-        """Return the model of the `kept` labels, numbered anew."""
+        """Return the model of the `kept` labels, renumbered."""
         return replace(self, trees=tuple(without_labels(tree, kept) for tree in self.trees))
 
     def to_parts(self, resume: bool = False) -> tuple[dict[str, Any], modelfile.Arrays]:

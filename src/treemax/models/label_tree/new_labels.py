@@ -36,8 +36,10 @@ from treemax.models.label_tree.routing import Link, Router, above_labels
 from treemax.parallel.threads import interruptible
 from treemax.trees import Tree
 
-PROTOTYPE_WEIGHT = 0.3  # of the weights of a sibling, in rows: less finds more new labels, and loses more known ones
-LEAST_PROBABILITY = 1e-4  # of a node, so that one example far from it does not decide
+PROTOTYPE_WEIGHT = (
+    0.3  # in rows, of the weights of a sibling: a smaller one finds more new labels and misses more known ones
+)
+LEAST_PROBABILITY = 1e-4  # minimum probability of a node, so that a single distant example does not decide
 
 
 class Addition(NamedTuple):

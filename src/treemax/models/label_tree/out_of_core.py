@@ -35,7 +35,7 @@ from treemax.parallel.pools import Arrays, Table
 from treemax.parallel.threads import for_each, one_blas_thread
 from treemax.trees import Tree, label_vectors
 
-ENTRY_BYTES = 16  # of an entry in memory, with its copy by local features
+ENTRY_BYTES = 16  # memory of an entry, with its copy by local features
 MIN_ROW_BYTES = 16_000_000  # for rows in memory; with less, training would be too slow
 OVERHEAD = 64_000_000  # for compiled kernels, read buffers and the like
 

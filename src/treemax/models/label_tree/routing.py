@@ -15,7 +15,7 @@ from treemax.models.trained.searching import SparseProbabilities
 from treemax.trees import Tree
 
 SAMPLE = 4_000  # rows from which the least probability of hard negatives is estimated
-LEAST_PROBABILITY = 0.01  # of a hard negative
+LEAST_PROBABILITY = 0.01  # minimum probability of a hard negative
 
 
 class Link(NamedTuple):

@@ -259,7 +259,7 @@ class LearnedTreeModel:
         return np.minimum(probabilities * np.float32(self.labels_a_row), np.float32(1.0))
 
     def without_labels(self, kept: NDArray[np.bool_]) -> LearnedTreeModel:
-        """Return the model of the `kept` labels, numbered anew; nodes without labels below them are removed.
+        """Return the model of the `kept` labels, renumbered; nodes without labels below them are removed.
 
         Of three or more children of which two are left, the difference of their vectors is the one vector of both.
         """

@@ -26,10 +26,12 @@ from treemax.parallel.threads import run_all
 from treemax.trees import Tree
 
 FIRST_ASSIGNMENT = 1000  # rows, and the least between two assignments
-GROWTH = 2.0  # of the rows from one assignment to the next; chosen on validation rows of icd and wordnet
-HORIZON = 100  # examples of a label that its mean representation remembers
-LONGEST = 5.0  # rows of more than this times the mean length are shortened: AdaGrad would remember them for ever
-RESTARTED_SQUARES = np.float32(1.0)  # in a model that was saved without its learning state
+GROWTH = (
+    2.0  # factor by which the number of rows grows between assignments; chosen on validation rows of icd and wordnet
+)
+HORIZON = 100  # number of examples of a label that its running mean representation averages over
+LONGEST = 5.0  # rows longer than this multiple of the mean length are shortened, since AdaGrad never forgets them
+RESTARTED_SQUARES = np.float32(1.0)  # initial sums of squares in a model that was saved without its learning state
 
 
 def power_of_two(scale: float) -> float:
@@ -384,7 +386,7 @@ class GrowingTree(Learner):
         )  # fmt: skip
 
     def without_labels(self, kept: NDArray[np.bool_]) -> LearnedTreeModel:
-        """Return the model of the `kept` labels, numbered anew."""
+        """Return the model of the `kept` labels, renumbered."""
         return self.packed().without_labels(kept)
 
     def to_parts(self, resume: bool = False) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:

@@ -29,7 +29,7 @@ from treemax.parallel.threads import for_each
 FEW_FEATURES = 0.5  # if a smaller fraction of the columns occurs, only these get embeddings
 NUMBERS_TO_ASSIGN = 2**26  # bounds the memory of the representations for the assignment
 MIN_PASSES, MIN_ROWS = 6, 20_000  # the latter over all passes
-LARGEST_MEAN = 1e6  # of a representation, whose rows may have outliers
+LARGEST_MEAN = 1e6  # bound of the values of a mean representation, since rows may have outliers
 
 
 def suggested_passes(n_rows: int, multi_label: bool) -> int:

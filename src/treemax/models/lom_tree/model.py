@@ -139,7 +139,7 @@ class LOMTreeModel(OnlineTreeModel):
     # --- to a file and back -----------------------------------------------------------------------------
 
     def without_labels(self, kept: NDArray[np.bool_]) -> LOMTreeModel:
-        """The model of the `kept` labels, numbered anew; a node with an empty child is replaced by its other child."""
+        """The model of the `kept` labels, renumbered; a node with an empty child is replaced by its other child."""
         order = np.concatenate(self.levels())
         lists = self.lists(order)
         own, owner = kept[lists.labels], np.repeat(np.arange(len(order)), np.diff(lists.starts))

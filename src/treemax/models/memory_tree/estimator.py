@@ -26,7 +26,7 @@ from treemax.parameters import check_flag, check_number, is_auto
 ROUTER_RATE = 1.5  # divided by the square root of the features of a row; chosen on validation rows, as the defaults
 SCORER_RATE = 0.1
 REGRESSOR_RATE = 0.5
-SHARPNESS = 10.0  # of the softmax over the scores of a leaf
+SHARPNESS = 10.0  # inverse temperature of the softmax over the scores of a leaf
 
 
 @modelfile.saveable
@@ -71,7 +71,7 @@ class ContextualMemoryTree(OnlineTreeClassifier):
     train_dreams : bool
         Whether routers are trained on rows that are inserted again in later passes.
     skip_itself : bool
-        Whether a row that asks for its reward skips itself among the remembered rows.
+        Whether the query for the reward of a remembered row skips the row itself.
 
     Other Parameters
     ----------------

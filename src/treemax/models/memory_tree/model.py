@@ -267,7 +267,7 @@ class MemoryTreeModel(OnlineTreeModel):
     # --- to a file and back -----------------------------------------------------------------------------
 
     def without_labels(self, kept: NDArray[np.bool_]) -> MemoryTreeModel:
-        """The model of the `kept` labels, numbered anew, without the memories of the others. Routers and scorer stay."""
+        """The model of the `kept` labels, renumbered, without the memories of the others. Routers and scorer stay."""
         header, arrays = self.to_parts(self.knows_squares)
         starts, labels = arrays["memories/starts"], arrays["memories/labels"]
         own = kept[labels]

@@ -19,7 +19,7 @@ from treemax.models.trained.sparse_scorers import with_buckets, with_features
 
 ROWS_AT_ONCE = 256  # per kernel call: predictions in other threads wait for it
 INITIAL_NODES = 64
-INITIAL_BIAS = -3.0  # of a one-against-some regressor: about one label in twenty of a leaf is a row's own
+INITIAL_BIAS = -3.0  # of one-against-some regressors: about one label in twenty of a leaf is a label of the row
 LEAST_GRADIENT = 0.01
 
 

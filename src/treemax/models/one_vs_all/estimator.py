@@ -232,7 +232,7 @@ class OneVsAll(WithRate, OnlineLabelClassifier):
         return model.bias[ids]
 
     def _initial_bias(self, n_labels: int) -> NDArray[np.float32]:
-        """Initial biases of labels in a stream: the prior of one of so many equally frequent labels."""
+        """Return the initial biases of labels in a stream: the prior of `n_labels` equally frequent labels."""
         return prior_bias(self.settings_.loss, np.zeros(n_labels, dtype=np.int64), max(n_labels, self.STREAM_RARITY))
 
     def _settings(self, rows: Rows, targets: Targets | None, n_labels: int, multi_label: bool) -> AdaGradSettings:

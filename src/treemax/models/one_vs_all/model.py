@@ -122,7 +122,7 @@ class LinearModel(FromAllProbabilities):
         raise NotImplementedError
 
     def without_labels(self, kept: NDArray[np.bool_]) -> LinearModel:
-        """Return the model of the `kept` labels, numbered anew."""
+        """Return the model of the `kept` labels, renumbered."""
         return replace(
             self,  # type: ignore[type-var]  # the layouts are dataclasses
             weights=self._of_labels(self.weights, kept),

@@ -194,7 +194,7 @@ class OnlineTree:
         return tree
 
     def without_labels(self, kept: NDArray[np.bool_]) -> OnlineTree:
-        """Return the model of the `kept` labels, numbered anew; nodes without labels below them are removed."""
+        """Return the model of the `kept` labels, renumbered; nodes without labels below them are removed."""
         arrays = without_labels(self._arrays(self.has_squares), kept)
         tree = self._from_arrays(arrays, self.one_label, int(kept.sum()), self.random_state, None)
         tree.stream, tree.scale_siblings = copy.deepcopy(self.stream), self.scale_siblings

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from treemax.models.online_label_tree.model import OnlineTree
 
 LABELS_BELOW = 64  # among which the most frequent are found
-NONE_BELOW = np.zeros(0, np.int64)  # of labels other than the first, which are not shown
+NONE_BELOW = np.zeros(0, np.int64)  # only the labels below the nodes of the first label are shown
 
 
 class Siblings(NamedTuple):

@@ -38,7 +38,7 @@ from treemax.parallel.threads import thread_count
 from treemax.parameters import check_choice, check_flag, check_number, is_auto
 
 MIN_BEAM_PROBABILITY = 0.01  # nodes with less are not expanded: they change no answer
-STREAM_RATE = 0.75  # times the rate of a softmax over all labels; chosen on glyphs1k
+STREAM_RATE = 0.75  # relative to the rate of a softmax over all labels; chosen on glyphs1k
 MAX_DEPTH = 1000  # bounds the memory: each level may preallocate nodes
 ROUTER_RATE = 28.0  # divided by row norm * sqrt(features per row); chosen on glyphs1k
 PAPER_ROUTER_RATES = {"increase": 5.0, "unit": 5.0, "printed": 2000.0}  # "printed" weights shrink as rows arrive

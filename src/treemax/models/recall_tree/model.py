@@ -141,7 +141,7 @@ class RecallTreeModel(CandidateModel):
     # --- to a file and back -----------------------------------------------------------------------------
 
     def without_labels(self, kept: NDArray[np.bool_]) -> RecallTreeModel:
-        """Return the model of the `kept` labels, numbered anew. The tree, its routers and its totals stay."""
+        """Return the model of the `kept` labels, renumbered. The tree, its routers and its totals stay."""
         header, arrays = self.to_parts(self.knows_squares)
         number, own = np.cumsum(kept) - 1, kept[arrays["labels"]]
         node = np.repeat(np.arange(len(arrays["n_labels"])), arrays["n_labels"])[own]

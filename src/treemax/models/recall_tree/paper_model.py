@@ -165,7 +165,7 @@ class PaperTreeModel(CandidateModel):
     # --- to a file and back -----------------------------------------------------------------------------
 
     def without_labels(self, kept: NDArray[np.bool_]) -> PaperTreeModel:
-        """Return the model of the `kept` labels, numbered anew. The tree, its routers and its totals stay."""
+        """Return the model of the `kept` labels, renumbered. The tree, its routers and its totals stay."""
         header, arrays = self.to_parts(self.knows_squares)
         number, n_own = (np.cumsum(kept) - 1).astype(np.int32), arrays["nodes/n_candidates"]
         filled = np.arange(header["width"]) < n_own[:, None]

@@ -30,8 +30,8 @@ ROWS_AT_ONCE = 512  # per kernel call: predictions in other threads wait for it
 MIN_PROBABILITY = 1e-6
 LABELS_PER_LEAF = 8  # a tree with fewer labels per leaf is deep enough
 ROWS_PER_LEAF = 16  # a tree with fewer rows per leaf is too deep
-LEAST_KEPT = 10  # times the logarithm of the number of labels: candidates that a leaf keeps in any case
-MOST_KEPT = 1 << 22  # candidates kept by all leaves together, if that is more
+LEAST_KEPT = 10  # times the logarithm of the number of labels: minimum number of candidates kept by a leaf
+MOST_KEPT = 1 << 22  # maximum number of candidates kept by all leaves together, unless the minimum is more
 
 
 @dataclass(frozen=True)

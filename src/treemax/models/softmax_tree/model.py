@@ -31,7 +31,7 @@ from treemax.trees import NodeLabels
 
 FILLED = 0.7  # load factor of the hash table of a node
 ROWS_AT_ONCE = 1024  # rows at the same leaf share memory reads
-ROWS_PER_THREAD = 256  # at least, if there are as many
+ROWS_PER_THREAD = 256  # minimum, if there are enough rows
 Arrays = dict[str, NDArray[Any]]
 
 
@@ -195,7 +195,7 @@ class SoftmaxTreeModel(FromCandidates):
         return covered, n_missing
 
     def without_labels(self, kept: NDArray[np.bool_]) -> SoftmaxTreeModel:
-        """The model of the `kept` labels, numbered anew; a node with an empty leaf is replaced by its other child."""
+        """The model of the `kept` labels, renumbered; a node with an empty leaf is replaced by its other child."""
         remaining = _remaining(self.structure, kept)
         if not len(remaining.structure.roots):
             raise ValueError("No leaf would have a label left. Train again without the forgotten labels.")
@@ -460,7 +460,7 @@ class SparseSoftmaxTrees(SoftmaxTreeModel):
 
 
 class Remaining(NamedTuple):
-    """What is left of trees without some labels: the structure, its planes and leaves, and which classes of leaves."""
+    """The trees after the removal of labels: structure, planes, leaves, and the classes that leaves keep."""
 
     structure: Structure
     planes: NDArray[np.int64]

@@ -23,7 +23,7 @@ Ids: TypeAlias = NDArray[np.int64]
 Floats: TypeAlias = NDArray[np.float32]
 Model = TypeVar("Model")
 
-ROWS_AT_ONCE = 1024  # whose probabilities of all labels are computed together
+ROWS_AT_ONCE = 1024  # rows whose probabilities of all labels are computed together
 
 
 class TrainedModel(Protocol):

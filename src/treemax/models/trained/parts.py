@@ -46,7 +46,7 @@ def expect_squares(arrays: dict[str, NDArray[Any]], name: str, shape: tuple[int,
 
 
 def check_memory(what: str, n_bytes: int) -> None:
-    """Raise ValueError, before allocation, if so many bytes exceed the available memory."""
+    """Raise ValueError, before allocation, if `n_bytes` exceed the available memory."""
     available = available_bytes()
     if n_bytes > 0.8 * available:
         raise ValueError(f"{what} would need {format_bytes(n_bytes)}, but {format_bytes(available)} is available")

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from treemax.inputs.rows import SMALLEST, Rows, SparseRows, read_only
 
 ROWS_AT_ONCE = 4096
-MIN_DEVIATION = 1.0 / 3.0  # of a scaled feature, relative to the median feature
+MIN_DEVIATION = 1.0 / 3.0  # lower bound of the deviation of a feature, relative to the median feature
 CONSTANT = 1e-6  # a deviation below this share of the mean is rounding error
 
 

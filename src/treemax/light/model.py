@@ -200,12 +200,12 @@ class LightModel:
         """Return the features of a sparse row as the model numbers them."""
         if self._feature_ids is None or self._direct is None:
             return row
-        own = row.indices < self._direct
+        direct = row.indices < self._direct
         order = np.argsort(self._feature_ids)
-        place, values = renumbered(take(row, ~own), self._feature_ids[order])
-        indices = np.concatenate([row.indices[own], self._direct + order[place]])
+        place, values = renumbered(take(row, ~direct), self._feature_ids[order])
+        indices = np.concatenate([row.indices[direct], self._direct + order[place]])
         sorted_order = np.argsort(indices)
-        return Row(indices[sorted_order], np.concatenate([row.values[own], values])[sorted_order])
+        return Row(indices[sorted_order], np.concatenate([row.values[direct], values])[sorted_order])
 
     def _known(self, row: Row) -> Row | None:
         """Return the known features of a row, scaled as the model takes them; None if a sparse row has none."""
@@ -409,8 +409,8 @@ class Linear:
             return bias
         if self._layout == "packed-features":
             for column, value in zip(row.indices.tolist(), values.tolist()):
-                own = slice(int(arrays["indptr"][column]), int(arrays["indptr"][column + 1]))
-                bias[arrays["labels"][own]] += value * arrays["weights"][own]
+                place = slice(int(arrays["indptr"][column]), int(arrays["indptr"][column + 1]))
+                bias[arrays["labels"][place]] += value * arrays["weights"][place]
             return bias
         dense = np.zeros(arrays["weights"].shape[1])
         dense[row.indices] = values

@@ -262,8 +262,8 @@ class LearnedTree:
 
     def expand(self, node: int, row: Floats) -> tuple[Ids, Probabilities]:
         n, first, vector = (int(array[node]) for array in (self.n_children, self._first_child, self._first_vector))
-        own = slice(vector, vector + (n if n > 2 else n - 1))
-        scores = self._weights[own] @ row + self._biases[own]
+        chosen = slice(vector, vector + (n if n > 2 else n - 1))
+        scores = self._weights[chosen] @ row + self._biases[chosen]
         if n == 2:
             second = logistic(scores)
             return np.arange(first, first + n), np.concatenate([ONE - second, second])

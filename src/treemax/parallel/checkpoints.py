@@ -64,8 +64,8 @@ def checkpoint(folder: str | Path) -> Iterator[None]:
         yield
     finally:
         _PLACE.reset(token)
-    for own in place.used:
-        shutil.rmtree(own)
+    for subfolder in place.used:
+        shutil.rmtree(subfolder)
 
 
 @contextmanager

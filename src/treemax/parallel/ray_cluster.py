@@ -230,13 +230,13 @@ def batches(sizes: Sequence[int], workers: int, least: float = 0) -> list[list[i
     most = max(left / (BATCHES_PER_WORKER * workers), SHORT * least)
     found: list[list[int]] = []
     room = 0.0
-    for number, own in enumerate(sizes):
-        if own > room or not found:
+    for number, size in enumerate(sizes):
+        if size > room or not found:
             found.append([])
             room = min(max(left / (2 * workers), least), most)
         found[-1].append(number)
-        room -= own
-        left -= own
+        room -= size
+        left -= size
     return found
 
 

@@ -233,12 +233,12 @@ def read_examples(content: dict[str, Any], served: ServedModel, limits: Limits) 
     if not isinstance(labels, list) or len(labels) != len(rows):
         wanted = f"labels must be a list with the labels of each of the {len(rows):,} rows, got {_kind(labels)}."
         raise RequestError(wanted, 409 if isinstance(labels, list) else 400)
-    lists = [own if isinstance(own, list) else [own] for own in labels]
-    for i, own in enumerate(lists):
-        _check_true_labels(i, own, served)
+    lists = [true if isinstance(true, list) else [true] for true in labels]
+    for i, true in enumerate(lists):
+        _check_true_labels(i, true, served)
     if not served.is_text:
         _check_growth(rows, served)
-    return [(_stored(row), _stored(own)) for row, own in zip(rows, lists)]
+    return [(_stored(row), _stored(true)) for row, true in zip(rows, lists)]
 
 
 def _stored(content: Any) -> str:

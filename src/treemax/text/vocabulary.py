@@ -113,8 +113,8 @@ class Vocabulary:
         if least != "auto":
             return counts >= self._limit(least)
         single, last_text = self._in_texts == 1, self._last_text
-        own = np.bincount(last_text[single], minlength=self.n_texts)
-        shared = np.concatenate(self._text_words) - own
+        n_unique = np.bincount(last_text[single], minlength=self.n_texts)
+        shared = np.concatenate(self._text_words) - n_unique
         return (counts >= 2) | (shared[last_text[order]] < ENOUGH_WORDS)
 
 

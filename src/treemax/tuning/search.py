@@ -247,10 +247,10 @@ class Search:
         """Return whether the default of a model is near the best default, or exceeds a limit."""
         defaults = {r.setting.model: r for r in self.study.records if r.setting.is_default}
         best = max((r.value or 0.0 for r in defaults.values() if r.status == DONE), default=0.0)
-        own = defaults.get(model)
-        if own is None or own.status != DONE:
-            return own is None or own.status == ABOVE_LIMITS
-        return (own.value or 0.0) >= PROMISING * best
+        record = defaults.get(model)
+        if record is None or record.status != DONE:
+            return record is None or record.status == ABOVE_LIMITS
+        return (record.value or 0.0) >= PROMISING * best
 
     # --- one setting ------------------------------------------------------------------------------------
 

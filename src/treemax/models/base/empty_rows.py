@@ -53,8 +53,8 @@ def empty_rows(indptr: NDArray[np.int64], targets: Targets, n_labels: int) -> Em
     empty = np.flatnonzero(indptr[1:] == indptr[:-1])
     if not len(empty):
         return None
-    own = take_targets(targets, empty)
-    return EmptyRows(own.label_totals(n_labels).astype(np.float64), float(own.total))
+    chosen = take_targets(targets, empty)
+    return EmptyRows(chosen.label_totals(n_labels).astype(np.float64), float(chosen.total))
 
 
 def without_known_features(rows: Rows, n_features: int) -> NDArray[np.int64] | None:

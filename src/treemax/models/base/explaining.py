@@ -44,21 +44,21 @@ def explain_row(estimator: PredictingEstimator, row: Rows, wanted: int | None, k
     chosen = int(ids[0]) if wanted is None else wanted
     names = estimator.label_index_.labels(ids).tolist()
     candidates = list(map(Candidate, names, scores.tolist(), probabilities.tolist()))
-    own = candidates[ids.tolist().index(chosen)] if chosen in ids else _candidate(estimator, row, chosen)
+    candidate = candidates[ids.tolist().index(chosen)] if chosen in ids else _candidate(estimator, row, chosen)
     others = [i for i in range(len(ids)) if ids[i] != chosen][:1]
     explanation = Explanation(
         model=type(estimator).__name__,
-        label=own.label,
-        score=own.score,
-        probability=own.probability,
+        label=candidate.label,
+        score=candidate.score,
+        probability=candidate.probability,
         candidates=candidates[:k],
     )
     if estimator._unknown(row) is not None:
         behind = Alternative(*candidates[others[0]], tree=0, step=0) if others else None
         return replace(explanation, prior=True, notes=[PRIOR_NOTE], alternative=behind)
-    trace = estimator._trace(row, [chosen, *ids[others].tolist()], [own.score, *scores[others].tolist()])
+    trace = estimator._trace(row, [chosen, *ids[others].tolist()], [candidate.score, *scores[others].tolist()])
     if not trace.paths[0]:
-        raise ValueError(_not_reached(own.label, candidates))
+        raise ValueError(_not_reached(candidate.label, candidates))
     return replace(
         explanation,
         features=[_feature(estimator, column) for column in trace.columns.tolist()],
@@ -68,7 +68,7 @@ def explain_row(estimator: PredictingEstimator, row: Rows, wanted: int | None, k
         routes=_named(estimator, trace.routes[0]) if trace.routes else [],
         alternative=_alternative(candidates[others[0]], trace) if others else None,
         weights=trace.weights,
-        notes=_notes(estimator, own, candidates),
+        notes=_notes(estimator, candidate, candidates),
     )
 
 

@@ -196,8 +196,8 @@ class TaxonomyEstimator(SharedEstimator):
                 probabilities, labels[block], nodes.starts, nodes.above, nodes.depths, np.float32(confidence),
                 answers[block],
             )  # fmt: skip
-            own = probabilities[np.arange(len(probabilities)), answers[block]]
-            scores[block] = np.where(answers[block] < 0, np.float32(0.0), own)
+            of_answers = probabilities[np.arange(len(probabilities)), answers[block]]
+            scores[block] = np.where(answers[block] < 0, np.float32(0.0), of_answers)
         return Backoff(_compact(nodes.names[answers]), scores)
 
     def _backed_off_lists(self, rows: Rows, nodes: NodesOfLabels, confidence: float, least: float) -> Backoff:
@@ -207,11 +207,11 @@ class TaxonomyEstimator(SharedEstimator):
             marked = np.empty(probabilities.shape, dtype=np.bool_)
             kernels.most_specific(probabilities, nodes.parent, nodes.child, np.float32(confidence), marked)
             marked &= probabilities > 0
-            for own, chosen in zip(probabilities, marked):
+            for row_probabilities, chosen in zip(probabilities, marked):
                 found = np.flatnonzero(chosen)
-                found = found[np.argsort(-own[found], kind="stable")]
+                found = found[np.argsort(-row_probabilities[found], kind="stable")]
                 labels.append(nodes.names[found].tolist())
-                scores.append(own[found].tolist())
+                scores.append(row_probabilities[found].tolist())
         return Backoff(labels, scores)
 
     def _node_probabilities(self, rows: Rows, nodes: NodesOfLabels, least: float) -> Any:

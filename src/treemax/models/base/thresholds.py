@@ -127,6 +127,6 @@ def _best_of_labels(ranked: Ranked, common: float) -> NDArray[np.float32]:
         f1 = 2 * n_right / (np.arange(1, end - start + 1) + n_examples)
         best = int(f1.argmax())
         below = probabilities[start + best + 1] if start + best + 1 < end else 0.0
-        own = (probabilities[start + best] + below) / 2
-        thresholds[ids[start]] = (n_examples * own + PRIOR_EXAMPLES * common) / (n_examples + PRIOR_EXAMPLES)
+        optimum = (probabilities[start + best] + below) / 2
+        thresholds[ids[start]] = (n_examples * optimum + PRIOR_EXAMPLES * common) / (n_examples + PRIOR_EXAMPLES)
     return thresholds

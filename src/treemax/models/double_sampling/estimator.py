@@ -125,10 +125,10 @@ class DoubleSampling(LabelClassifier):
         statistics = class_statistics(sparse, labels, len(index))
         model = DoubleSamplingModel(statistics, self._weights(sparse, labels, statistics, random))
         if len(held):
-            own = take_targets(targets, held)
-            k = labels_to_rank(own, len(index), multi_label)
+            held_targets = take_targets(targets, held)
+            k = labels_to_rank(held_targets, len(index), multi_label)
             ids, scores = model.top_k(take_rows(rows, held), k, self._search(), thread_count(self.n_jobs))
-            model.calibration = calibration_from_top_k(ids, scores, own, len(index), multi_label)
+            model.calibration = calibration_from_top_k(ids, scores, held_targets, len(index), multi_label)
         return model
 
     def _weights(self, rows: SparseRows, labels: Any, statistics: Any, random: Any) -> Any:

@@ -78,12 +78,12 @@ class MemoryStore:
         if not self.is_sparse:
             self.rows = (_extended(self.rows[0], self.n, form),)
         else:
-            own, (indptr, indices, values) = self.rows, form
-            end, part = int(own[0][self.n]), slice(int(indptr[0]), int(indptr[-1]))
+            stored, (indptr, indices, values) = self.rows, form
+            end, part = int(stored[0][self.n]), slice(int(indptr[0]), int(indptr[-1]))
             self.rows = (
-                _extended(own[0], self.n + 1, end + indptr[1:] - indptr[0]),
-                _extended(own[1], end, indices[part]),
-                _extended(own[2], end, values[part]),
+                _extended(stored[0], self.n + 1, end + indptr[1:] - indptr[0]),
+                _extended(stored[1], end, indices[part]),
+                _extended(stored[2], end, values[part]),
             )
         self.n += n
         if self.n > len(self.following):
@@ -253,8 +253,8 @@ class MemoryTreeModel(OnlineTreeModel):
         ends = np.cumsum(self.nodes.sizes[:n])
         starts, ids = self.store.starts, self.store.labels
         labels, counts = [], []
-        for own in np.split(self.lists(), ends[:-1]):
-            of_leaf = np.concatenate([ids[starts[m] : starts[m + 1]] for m in own] or [ids[:0]])
+        for members in np.split(self.lists(), ends[:-1]):
+            of_leaf = np.concatenate([ids[starts[m] : starts[m + 1]] for m in members] or [ids[:0]])
             found, count = np.unique(of_leaf, return_counts=True)
             labels.append(found.astype(np.int64))
             counts.append(count)
@@ -270,10 +270,10 @@ class MemoryTreeModel(OnlineTreeModel):
         """The model of the `kept` labels, renumbered, without the memories of the others. Routers and scorer stay."""
         header, arrays = self.to_parts(self.knows_squares)
         starts, labels = arrays["memories/starts"], arrays["memories/labels"]
-        own = kept[labels]
-        n_left = np.diff(np.concatenate([[0], np.cumsum(own)])[starts])
+        of_kept = kept[labels]
+        n_left = np.diff(np.concatenate([[0], np.cumsum(of_kept)])[starts])
         stays = (n_left > 0) | (np.diff(starts) == 0)
-        arrays["memories/labels"] = (np.cumsum(kept) - 1)[labels[own]].astype(np.uint32)
+        arrays["memories/labels"] = (np.cumsum(kept) - 1)[labels[of_kept]].astype(np.uint32)
         arrays["memories/starts"] = np.concatenate([[0], np.cumsum(n_left[stays])])
         if self.is_sparse:
             counts = np.diff(arrays["memories/indptr"])
@@ -304,8 +304,8 @@ class MemoryTreeModel(OnlineTreeModel):
             arrays["scorer/squares"] = self.scorer.squares[: self.n_features]
         arrays |= {f"routers/{key}": array for key, array in scorer_arrays(self.routers, n, resume).items()}
         if self.output == REGRESSORS:
-            own = scorer_arrays(self.regressors, self.n_labels, resume)
-            arrays |= {f"regressors/{key}": array for key, array in own.items()}
+            regressors = scorer_arrays(self.regressors, self.n_labels, resume)
+            arrays |= {f"regressors/{key}": array for key, array in regressors.items()}
         return header, arrays
 
     @classmethod

@@ -373,11 +373,11 @@ def best_of_rows(scores, ids, best):
 @kernel
 def best_of_allowed(scores, weights, ids, best):
     """The best labels with a weight of every row and their scores; there are at least as many."""
-    own = empty(weights.size, np.float32)
+    allowed = empty(weights.size, np.float32)
     for i in range(scores.shape[0]):
         for c in range(weights.size):
-            own[c] = scores[i, c] if weights[c] > 0 else -np.float32(np.inf)
-        _best(own, ids[i], best[i])
+            allowed[c] = scores[i, c] if weights[c] > 0 else -np.float32(np.inf)
+        _best(allowed, ids[i], best[i])
 
 
 @fast_kernel

@@ -108,8 +108,8 @@ class LinearModel(FromAllProbabilities):
         columns, values = self.inputs(row)
         added = values.astype(np.float64) * self.weights_of(np.array(ids), columns)
         steps = [
-            linear_step(0, label, f"label among {self.n_labels:,}", score, {"bias": float(self.bias[label])}, own, [label], 1)
-            for label, score, own in zip(ids, scores, added)
+            linear_step(0, label, f"label among {self.n_labels:,}", score, {"bias": float(self.bias[label])}, contributions, [label], 1)
+            for label, score, contributions in zip(ids, scores, added)
         ]  # fmt: skip
         return flat_trace(columns, values, steps, "float32")
 
@@ -294,9 +294,9 @@ class PackedFeatures(LinearModel):
         place_of = np.full(self.n_labels, -1, dtype=np.int32)
         place_of[wanted] = np.arange(len(wanted))
         at = place_of[self.labels[places]]
-        own = np.flatnonzero(at >= 0)
+        present = np.flatnonzero(at >= 0)
         out = np.zeros((len(wanted), len(columns)), dtype=np.float32)
-        out[at[own], np.repeat(np.arange(len(columns)), counts)[own]] = self.weights[places[own]]
+        out[at[present], np.repeat(np.arange(len(columns)), counts)[present]] = self.weights[places[present]]
         return out[rank]
 
     def without_labels(self, kept: NDArray[np.bool_]) -> LinearModel:

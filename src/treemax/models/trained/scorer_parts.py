@@ -49,8 +49,8 @@ def scorers_from_arrays(
     if not sparse:
         shape = (n, n_features)
         weights = np.array(expect(arrays, f"{name}/weights", np.float32, shape))
-        own = np.array(expect_squares(arrays, f"{name}/squares", shape))
-        return dense_scorers(weights, own, bias, squares)
+        weight_squares = np.array(expect_squares(arrays, f"{name}/squares", shape))
+        return dense_scorers(weights, weight_squares, bias, squares)
     if width == 1:
         n_weights = len(arrays[f"{name}/owners"])
         return restored_sparse(
@@ -70,8 +70,8 @@ def regressors_without(arrays: dict[str, NDArray[Any]], kept: NDArray[np.bool_])
     if "regressors/owners" not in saved:
         return {name: array[kept] for name, array in saved.items()}
     entries, owners = saved["regressors/entries"], saved["regressors/owners"]
-    own = kept[owners]
-    feature = np.repeat(np.arange(len(entries)), entries)[own]
-    left = {name: array[kept if "bias" in name else own] for name, array in saved.items() if array is not entries}
-    left["regressors/owners"] = (np.cumsum(kept) - 1)[owners[own]].astype(np.uint32)
+    stays = kept[owners]
+    feature = np.repeat(np.arange(len(entries)), entries)[stays]
+    left = {name: array[kept if "bias" in name else stays] for name, array in saved.items() if array is not entries}
+    left["regressors/owners"] = (np.cumsum(kept) - 1)[owners[stays]].astype(np.uint32)
     return {**left, "regressors/entries": np.bincount(feature, minlength=len(entries)).astype(np.uint32)}

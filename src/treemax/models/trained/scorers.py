@@ -105,10 +105,10 @@ def _write_halves(scorers: DenseScorers, some: NDArray[np.int64]) -> None:
 def weights_of_features(scorers: Scorers, first: int, width: int, columns: NDArray[Any]) -> NDArray[np.float64]:
     """Return the weights of `width` scorers from `first` on for some features, as predictions use them."""
     if isinstance(scorers, DenseScorers):
-        own = prediction_scorers(scorers)
-        assert isinstance(own, HalfScorers)
-        halves = own.halves[first : first + width].view(np.float16)[:, columns]
-        return halves.astype(np.float64) * own.scale[first : first + width, None]
+        frozen = prediction_scorers(scorers)
+        assert isinstance(frozen, HalfScorers)
+        halves = frozen.halves[first : first + width].view(np.float16)[:, columns]
+        return halves.astype(np.float64) * frozen.scale[first : first + width, None]
     columns = read_only(columns.astype(np.uint32))
     out = np.zeros((len(columns), width), np.float32)
     if isinstance(scorers, SparseScorers):

@@ -207,13 +207,21 @@ def choose_temperature(
 
     A high temperature reduces the effect of errors at upper nodes, a low one that of errors at the nodes above labels.
     """
+    found: dict[int, float] = {}
 
-    def score(temperature: float) -> float:
+    def score(at: int) -> float:
+        temperature = TEMPERATURES[at]
         ids, _ = model.at_temperature(temperature).top_k(rows, min(5, model.n_labels), beam, threads)
-        found = len(rows) * mean_precision(ids, targets, model.n_labels)
-        return found - TEMPERATURE_PRIOR * math.log2(temperature / USUAL_TEMPERATURE) ** 2
+        precision = len(rows) * mean_precision(ids, targets, model.n_labels)
+        return precision - TEMPERATURE_PRIOR * math.log2(temperature / USUAL_TEMPERATURE) ** 2
 
-    return max(TEMPERATURES, key=score)
+    best = TEMPERATURES.index(USUAL_TEMPERATURE)
+    while True:  # until both neighbours are worse
+        near = [at for at in (best - 1, best, best + 1) if 0 <= at < len(TEMPERATURES)]
+        found.update({at: score(at) for at in near if at not in found})
+        if max(near, key=found.__getitem__) == best:
+            return TEMPERATURES[best]
+        best = max(near, key=found.__getitem__)
 
 
 def calibrate(

@@ -1,4 +1,7 @@
-"""The command line as people use it: whole rounds, every format, pipes, Ctrl-C, and errors without tracebacks."""
+"""End-to-end tests of the command line: all commands and formats, pipes, Ctrl-C, and errors without tracebacks.
+
+`modelfile._write_array` is replaced to simulate a full disk.
+"""
 
 from __future__ import annotations
 

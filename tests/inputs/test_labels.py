@@ -1,4 +1,4 @@
-"""Labels in every form that people bring, and the index that never forgets, against a plain dictionary."""
+"""Labels in every supported form, and the label index against a plain dictionary."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Training that was lost goes on where it was, and gives the same model."""
+"""Interrupted training resumes from its checkpoint and gives the same model."""
 
 import signal
 import subprocess

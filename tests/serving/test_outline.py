@@ -1,4 +1,7 @@
-"""The tree as the page sees it: a node at a time, the same for every model, with the nodes of explanations."""
+"""The outline of the tree for the page: node by node, the same for all models, with the nodes of explanations.
+
+`_errors` is what `treemax serve` passes to the service.
+"""
 
 from __future__ import annotations
 

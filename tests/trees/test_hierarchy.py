@@ -1,4 +1,4 @@
-"""A hierarchy of one's own, and features of labels: every form gives the same tree, and errors are for people."""
+"""Hierarchies in all supported forms give the same tree, features of labels, and error messages."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""The tree over the labels, its builders, and trees from clusters and from the user's own hierarchy."""
+"""The tree over the labels, its builders, and trees from clusters and from hierarchies."""
 
 import heapq
 import subprocess

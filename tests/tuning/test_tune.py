@@ -1,4 +1,4 @@
-"""The search over models and settings: what is tried, limits, Ctrl-C, going on, and the command."""
+"""The search over models and settings: candidates, limits, Ctrl-C, resuming, and the command."""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""LearnedTree: steps against NumPy, assignment against its rule, trees that stay well-formed, and answers."""
+"""LearnedTree: steps against NumPy, assignments against the rule of the paper, valid trees, and predictions.
+
+Single training steps (`_learn`), statistics and scores before calibration are private.
+"""
 
 from __future__ import annotations
 

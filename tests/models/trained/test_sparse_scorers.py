@@ -1,4 +1,4 @@
-"""Scorers for sparse rows: against dictionaries, while their tables grow, and to a file and back."""
+"""Scorers for sparse rows: against dictionaries, while their tables grow, and saved."""
 
 import math
 

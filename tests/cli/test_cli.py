@@ -469,7 +469,7 @@ def test_a_row_without_a_label_is_left_out_of_multi_class_data(tmp_path, name):
         "data.jsonl": ['{"text": "red apple", "label": "a"}', '{"text": "red"}', '{"text": "red car", "label": "b"}'],
         "data.svm": ["1 1:1", " 2:1", "2 1:1 3:1"],
         "dense.jsonl": ['{"features": [1, 0], "label": 1}', '{"features": [1, 1]}', '{"features": [0, 1], "label": 2}'],
-    }[name]  # fmt: skip
+    }[name]
     data, model = tmp_path / name, tmp_path / "m.treemax"
     data.write_text("\n".join([rows[1], *rows * 5]) + "\n")
     fitted = treemax_command("fit", data, "-o", model)

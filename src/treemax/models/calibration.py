@@ -53,8 +53,8 @@ class Calibration(StoredCalibration):
         out = np.empty(scores.shape, dtype=np.float32)
         dense = np.ascontiguousarray
         kernels.multiclass_probabilities(
-            dense(scores), dense(is_first), dense(leading), best, FIRST_LABELS, self.next_share, self.sharpness, out,
-        )  # fmt: skip
+            dense(scores), dense(is_first), dense(leading), best, FIRST_LABELS, self.next_share, self.sharpness, out
+        )
         return out
 
     def lowest_score_after_leading(self, leading: NDArray[np.float32], probability: float) -> float:

@@ -294,11 +294,9 @@ class Application:
             X = joined([inputs], served.n_features)
             found = served.model.explain(X, label, options.k)
             found = found if isinstance(found, list) else [found]
-            return as_json({
-                "model": served.name,
-                "version": served.version,
-                "explanations": [each.to_dict() for each in found],
-            })  # fmt: skip
+            return as_json(
+                {"model": served.name, "version": served.version, "explanations": [each.to_dict() for each in found]}
+            )
 
         return Reply(await self._in_thread(explained))
 

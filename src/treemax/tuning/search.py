@@ -138,9 +138,7 @@ def tune(
         data = TuningData(X, y, random_state, sample_weight)
         names = applicable(models, data.rows, data.multi_label)
         goal = chosen or default_metric(data.multi_label)
-        facts = {
-            "data": data.fingerprint(), "metric": str(goal), "models": names, "random state": random_state,
-        }  # fmt: skip
+        facts = {"data": data.fingerprint(), "metric": str(goal), "models": names, "random state": random_state}
         kept = Study(study, facts, names, data.texts is not None, random_state)
         index, counts = data.index()
         objective = Objective(goal, index, counts, data.n_rows)

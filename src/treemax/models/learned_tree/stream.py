@@ -70,7 +70,7 @@ class GrowingTree(Learner):
 
     def __init__(
         self, tree: Tree, settings: LearnedTreeSettings, arity: int, n_features: int, scale: float, grows: bool = True
-    ) -> None:  # fmt: skip
+    ) -> None:
         self.settings, self.arity, self.n_features, self.grows = settings, arity, n_features, grows
         self.scale = np.float32(scale)
         self.structure = Structure.with_capacity(tree, arity) if grows else Structure.of_tree(tree)
@@ -255,7 +255,7 @@ class GrowingTree(Learner):
 
     def _learn_block(
         self, rows: SparseRows, targets: Targets, start: int, stop: int, seed: int, threads: int, longest: int
-    ) -> None:  # fmt: skip
+    ) -> None:
         """Learn some rows; several threads update without locks."""
 
         def work(begin: int) -> None:

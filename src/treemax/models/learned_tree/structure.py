@@ -59,7 +59,7 @@ class Structure:
         leaf_parents, leaf_slots = (np.zeros(self.n_labels, dtype=np.int64) for _ in range(2))
         kernels.parents_and_depths(
             self.children, self.starts, self.n_children, parents, slots, depths, leaf_parents, leaf_slots, waiting
-        )  # fmt: skip
+        )
         starts = np.concatenate([[0], np.cumsum(depths[leaf_parents] + 1)])
         firsts, counts, targets = (np.empty(starts[-1], dtype=np.uint32) for _ in range(3))
         kernels.write_paths(
@@ -131,7 +131,7 @@ class RunningSums:
 
         With a prior, a new pair starts as if half of `prior_count` examples had gone to one child, in turn by label, and
         half evenly to all.
-        """  # fmt: skip
+        """
         labels = np.repeat(np.arange(n_labels), np.diff(paths.starts))
         needed = nodes * n_labels + labels
         kept = ~renewed[self.keys // n_labels]

@@ -83,12 +83,12 @@ class LOMTreeModel(OnlineTreeModel):
         place[order] = np.arange(len(order))
         children = [
             place[self.nodes.children[node]].tolist() if self.nodes.regressors[node] > 0 else [] for node in order
-        ]  # fmt: skip
+        ]
         own = self.lists(order)
         cuts = own.starts[1:-1]
         return NodeLabels(
             children, np.split(own.labels, cuts), np.split(own.counts, cuts), self.nodes.totals[order].tolist()
-        )  # fmt: skip
+        )
 
     def top_k(self, rows: Rows, k: int, search: None = None, threads: int = 1) -> tuple[NDArray[Any], NDArray[Any]]:
         """Ids of the k most frequent labels of each row's leaf (-1 if there are fewer), and their relative frequencies."""

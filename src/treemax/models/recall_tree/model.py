@@ -132,7 +132,7 @@ class RecallTreeModel(CandidateModel):
         children: list[list[int]] = [
             [child for child in range(node * self.arity + 1, (node + 1) * self.arity + 1) if own.total[child] > 0]
             for node in range(n_inner)
-        ]  # fmt: skip
+        ]
         children += [[]] * (len(own.total) - n_inner)
         labels = [row[:n] for row, n in zip(own.labels.copy(), own.n_labels)]
         counts = [row[:n] for row, n in zip(own.label_counts.copy(), own.n_labels)]

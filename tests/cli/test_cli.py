@@ -28,7 +28,7 @@ from treemax import OneVsAll
 from treemax.cli.main import commands
 from treemax.cli.options import read_value
 from treemax.formats import FORMATS, read_examples, write_examples
-from treemax.replacing import claim
+from treemax.replacing import lock_folder
 
 WORDS = {
     "fruit": ["apple", "pear", "plum", "ripe"],
@@ -1065,7 +1065,7 @@ def test_a_folder_of_checkpoints_is_for_one_stream_at_a_time(tmp_path):
     data, folder = tmp_path / "data.svm", tmp_path / "kept"
     data.write_text(lines(20))
     folder.mkdir()
-    release = claim(folder)
+    release = lock_folder(folder)
     result = treemax_command("stream", data, "--checkpoint", folder)
     assert result.exit_code == 2 and "is in use by another treemax stream" in " ".join(result.stderr.split())
     release()

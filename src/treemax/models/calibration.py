@@ -63,7 +63,7 @@ class Calibration(StoredCalibration):
             return probability  # only the probability of the first label can exceed its score
         leading = np.ascontiguousarray(leading)
         best = self.probabilities(leading[:, 0])
-        gains, highest = kernels.highest_behind(leading, best, FIRST_LABELS, self.next_share, self.sharpness)
+        gains, highest = kernels.factors_after_next(leading, best, FIRST_LABELS, self.next_share, self.sharpness)
         gains = gains[highest >= probability * (1 - 1e-5)]
         return probability / max(1.0, float(gains.max())) * (1 - 1e-5) if len(gains) else 2.0
 

@@ -408,7 +408,7 @@ class Application:
 
         def undone() -> bytes:
             numbers = slot.undo(n)
-            restored = slot.leads and slot.wait_for_generation(self.limits.seconds)
+            restored = slot.is_learner and slot.wait_for_generation(self.limits.seconds)
             return as_json({"undone": len(numbers), "sequences": numbers[-MOST_LISTED:], "restored": restored})
 
         return Reply(await self._in_thread(undone))

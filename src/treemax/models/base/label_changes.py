@@ -310,7 +310,7 @@ class ChangeableLabels(SharedEstimator):
         named.pop(None, None)
         return {**changed, "class_weight": named}
 
-    def _bring_back(self, ids: Ids) -> None:
+    def _restore_relearned(self, ids: Ids) -> None:
         """Answer labels again that were learned after they had been forgotten."""
         again = self._changes.forgotten & set(ids.tolist())
         if again:

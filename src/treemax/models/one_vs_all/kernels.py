@@ -113,7 +113,7 @@ def _multiply(values, count, weight):
 
 
 @fast_kernel
-def _worth_updating(gradient, least, labels, values):
+def _large_gradients(gradient, least, labels, values):
     """Collect the labels whose gradient is at least `least`; returns how many."""
     count = np.uint64(0)
     for c in range(gradient.size):
@@ -134,7 +134,7 @@ def _labels_to_update(scores, row, targets, loss, least, held, labels, values):
     _gradient(loss, scores, truth, held)
     if relevance.size:
         _apply_relevance(loss, scores, truth, relevance[first:last])
-    count = _worth_updating(scores, least, labels, values)
+    count = _large_gradients(scores, least, labels, values)
     if row_weights.size:
         _multiply(values, count, row_weights[row])
     return count

@@ -25,7 +25,7 @@ from treemax.numpy_only.calibration import (
 
 PRIOR = 0.5  # strength of the prior on the identity map, in nats
 PRIOR_ROWS = 30  # strength of the prior on the threshold, in rows
-MAX_F1_LOSS = 0.03  # that is accepted so that every row gets a label
+MAX_F1_LOSS = 0.03  # maximum loss of F1 to give every row a label
 MAX_TRUNCATED = 0.1  # share of rows that may have more labels above the threshold than were ranked
 SHARPNESS = np.geomspace(MIN_SHARPNESS, MAX_SHARPNESS, 33)  # grid of `sharpness`
 MIN_RANKED, MAX_RANKED = 20, 200  # labels of a row on which a threshold is chosen

@@ -105,7 +105,7 @@ class LabelChanges:
         return np.minimum(np.add.reduceat(probabilities, starts, axis=1), np.float32(1.0))
 
     def united_counts(self, counts: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return the counts of labels with those of their parts added."""
+        """Return the counts of labels, plus those of the labels merged into them."""
         counts = counts.copy()
         for part, head in self.merged.items():
             counts[head] += counts[part]

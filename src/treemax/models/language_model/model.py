@@ -141,7 +141,7 @@ class LanguageModel:
     # --- to a file and back -----------------------------------------------------------------------------
 
     def to_parts(self, resume: bool = False) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
-        """A JSON-serialisable header and arrays."""
+        """Return a JSON-serialisable header and arrays."""
         arrays = {f"tree/{name}": array for name, array in self.tree.arrays().items()}
         arrays |= {"embeddings": self.embeddings, "transitions": self.transitions}
         arrays |= {"weights": self.weights, "biases": self.biases}

@@ -30,7 +30,7 @@ class Structure:
 
     @classmethod
     def of_tree(cls, tree: Tree) -> Structure:
-        """A fixed tree."""
+        """Return a fixed tree."""
         inner = np.flatnonzero(tree.n_children)
         counts = tree.n_children[inner]
         starts = np.cumsum(counts) - counts
@@ -40,7 +40,7 @@ class Structure:
 
     @classmethod
     def with_capacity(cls, tree: Tree, arity: int) -> Structure:
-        """A tree that may change its shape, with capacity for `arity` children per node and for the nodes of any
+        """Return a tree that may change its shape, with capacity for `arity` children per node and for the nodes of any
         well-formed tree."""
         inner = np.flatnonzero(tree.n_children)
         room = max(len(inner), -(-(tree.n_labels - 1) // (arity - 1))) + 1

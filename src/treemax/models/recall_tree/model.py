@@ -159,7 +159,7 @@ class RecallTreeModel(CandidateModel):
         return replace(self.from_parts(header, arrays, int(kept.sum())), calibration=self.calibration)
 
     def to_parts(self, resume: bool = False) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
-        """A JSON-serialisable header and arrays; with `resume` including the learning state."""
+        """Return a JSON-serialisable header and arrays; with `resume` including the learning state."""
         header = {
             "arity": self.arity, "depth": self.depth, "n_features": self.n_features, "sparse": self.is_sparse,
             "found": self.found.tolist(), "resume": resume, "sharpness": self.sharpness,

@@ -41,10 +41,10 @@ CHOSEN = ("loss", "cost", "learning_rate", "passes", "threshold")  # settings th
     "one, unless --set tree=..., and the taxonomy of predict --backoff.",
 )
 @click.option("--label-texts", metavar="FILE",
-              help="Lines of a label, a tab and its name or description, which group the labels together with the examples, "
-              "half and half (label-tree on text).")  # fmt: skip
-@click.option("--add-unseen", is_flag=True, help="Also answer labels that are only in --label-texts.")
-@click.option("--resume", is_flag=True, help="Keep in MODEL what learning needs to continue.")
+              help="File of lines of a label, a tab and its name or description. Labels are grouped by these texts and "
+              "by the examples, with equal weight (label-tree on text).")  # fmt: skip
+@click.option("--add-unseen", is_flag=True, help="Also predict labels that occur only in --label-texts.")
+@click.option("--resume", is_flag=True, help="Store the optimiser state in MODEL, so that training can continue.")
 @click.option(
     "--cluster",
     metavar="ADDRESS",

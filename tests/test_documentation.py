@@ -1,4 +1,4 @@
-"""What people read is true: sessions run as written, links lead somewhere, the site builds."""
+"""The documentation is true: examples run as written, links resolve, the site builds."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The language experiments, on made-up data: what they compute, not what they find."""
+"""The language experiments on synthetic data."""
 
 from __future__ import annotations
 

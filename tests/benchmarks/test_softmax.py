@@ -1,4 +1,4 @@
-"""The experiments on softmax trees: what they count, and that each of them runs."""
+"""The experiments with softmax trees: their counts, and a small run of each."""
 
 from __future__ import annotations
 

@@ -189,11 +189,12 @@ def tables(names: list[str]) -> None:
 
 def store_suite(name: str, found: dict[str, list[dict[str, Any]]]) -> None:
     """Store all figures of a suite."""
+    n = len(found["IPLT, p=1"])
     columns = [{"name": "model"}, *({"name": figure, "decimals": n} for figure, n in DECIMALS.items())]
     rows = [[row, *(cell(runs, figure) for figure in DECIMALS)] for row, runs in found.items()]
     store(
         "online-label-tree", name, title=f"Tables 2, 4, 5, 7 and 8 on {name}", rows=rows, columns=columns, listed=False,
-        shows=f"Means and standard deviations over {len(found['IPLT, p=1'])} orders of the rows. {ROWS_OF_TABLES}",
+        shows=f"{f'Means and standard deviations over {n} orders' if n > 1 else 'One order'} of the rows. {ROWS_OF_TABLES}",
     )  # fmt: skip
     print(table({"columns": columns, "rows": rows}), flush=True)
 
@@ -233,6 +234,7 @@ SETTINGS = {
     "napkinXC's defaults: alpha 0.5, epsilon 0.001, pruning at 0.1": {
         "napkinXC OPLT": "napkinxc-oplt",
         "napkinXC OPLT, no pruning": "napkinxc-oplt:weights_threshold=0",
+        "OnlineLabelTree, no pruning": f"online-label-tree:{THEIRS},{EQUATION_2}",
         "OnlineLabelTree, no pruning, siblings scaled": f"online-label-tree:{THEIRS},{SAME}",
     },
     "our defaults": {"OnlineLabelTree": "online-label-tree"},

@@ -39,6 +39,7 @@ class SparseRows:
     values: NDArray[np.float32]
     n_features: int
     numbers: Any = None  # `FeatureNumbers`, if the indices are numbers instead of ids
+    lowest_features: int | None = None  # every row has a value that is not zero of a feature below this; None: unknown
 
     def __post_init__(self) -> None:
         for name in ("indptr", "indices", "values"):
@@ -66,7 +67,8 @@ class SparseRows:
         start, stop, step = rows.indices(len(self))
         if step != 1:
             raise ValueError("SparseRows can be sliced in steps of one only")
-        return SparseRows(self.indptr[start : max(start, stop) + 1], self.indices, self.values, self.n_features)
+        indptr = self.indptr[start : max(start, stop) + 1]
+        return SparseRows(indptr, self.indices, self.values, self.n_features, lowest_features=self.lowest_features)
 
     def to_scipy(self) -> sp.csr_matrix:
         """Return the rows as a SciPy CSR matrix, which shares the values and, below 2^31 columns, the indices."""
@@ -129,7 +131,7 @@ def read_only(array: NDArray[Any]) -> NDArray[Any]:
     if not array.flags.writeable:
         return array
     view = array.view()
-    view.flags.writeable = False
+    view.setflags(write=False)
     return view
 
 
@@ -149,7 +151,8 @@ def as_rows(X: Any, name: str = "X") -> Rows:
     ValueError: Input X contains NaN at row 1, column 1.
     """
     if isinstance(X, SparseRows):
-        _check_magnitudes(X.indptr, X.indices, X.values, name)
+        if X.lowest_features is None:  # else they were validated
+            _check_magnitudes(X.indptr, X.indices, X.values, name)
         return X
     if sp.issparse(X):
         return _sparse_rows(X, name)
@@ -341,9 +344,10 @@ def _usable_rows(X: Any) -> SparseRows | None:
             return None
         parts.append(read_only(part))
     indptr, indices, values = parts
-    if not validation.is_valid_csr(indptr, indices, values, *shape):
+    lowest = validation.lowest_features(indptr, indices, values, *shape)
+    if lowest < 0:
         return None
-    return SparseRows(indptr.astype(np.int64), indices.view(np.uint32), values, shape[1])
+    return SparseRows(indptr.astype(np.int64), indices.view(np.uint32), values, shape[1], lowest_features=lowest)
 
 
 def _sparse_rows(X: Any, name: str) -> SparseRows:

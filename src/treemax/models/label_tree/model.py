@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -13,14 +14,16 @@ from treemax import modelfile
 from treemax.explanations import Trace
 from treemax.inputs.rows import Rows
 from treemax.kernels import search as kernels
+from treemax.kernels.beams import beam_labels
 from treemax.models.calibration import Calibration
+from treemax.models.label_tree.beam_trees import BeamTrees
 from treemax.models.label_tree.compact import loaded_tree, saved_arrays, without_labels
 from treemax.models.label_tree.nodes import LOSSES
 from treemax.models.label_tree.packed_tree import PackedTree
 from treemax.models.label_tree.tracing import trace_labels
 from treemax.models.parts import real_number
 from treemax.models.rows import blocks
-from treemax.models.searching import SparseProbabilities, TopKAllowed, best_weighted, empty_top_k
+from treemax.models.searching import SparseProbabilities, TopKAllowed, best_weighted, empty_top_k, search_rows
 
 
 @dataclass(frozen=True, eq=False)
@@ -32,6 +35,11 @@ class LabelTreeModel:
     cost: float  # of the nodes above labels
     temperature: float = 1.0  # by which the slopes and shifts of the trees are divided
     calibration: Calibration = field(default_factory=Calibration)
+
+    @cached_property
+    def beams(self) -> BeamTrees:
+        """The trees as beam search takes them."""
+        return BeamTrees.of(self.trees)
 
     @property
     def n_labels(self) -> int:
@@ -45,7 +53,11 @@ class LabelTreeModel:
         The labels that any tree finds are ranked by the mean. With several trees the search is exact for each tree, not
         for the mean, whose best label may be among the k best of no tree.
         """
-        found = [tree.top_k(rows, k, search, threads) for tree in self.trees]
+        if search is not None:
+            ids, probabilities = empty_top_k(len(rows), k)
+            search_rows(beam_labels, self.beams.arguments, rows, threads, (search,), ids, probabilities)
+            return ids, probabilities
+        found = [tree.top_k(rows, k, threads) for tree in self.trees]
         if len(self.trees) == 1:
             return found[0]
         candidates = _without_duplicates(found)

@@ -121,16 +121,10 @@ class PackedTree:
         found = self.slots[self.tables[node] : self.tables[node + 1]] >> np.uint64(32)
         return found[found != kernels.NO_FEATURE].astype(np.uint32)
 
-    def top_k(
-        self, rows: Rows, k: int, search: int | None = None, threads: int = 1
-    ) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
-        """Return the ids (-1 where fewer were found) and probabilities of the k best labels, by a beam of width `search`.
-
-        None is exact: the beam is as wide as the tree.
-        """
-        width = len(self.tree) if search is None else min(search, len(self.tree))
+    def top_k(self, rows: Rows, k: int, threads: int = 1) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
+        """Return the ids (-1 where fewer were found) and probabilities of the k best labels, found exactly."""
         ids, probabilities = empty_top_k(len(rows), k)
-        search_rows(kernels.best_labels, self._arguments, rows, threads, (width,), ids, probabilities)
+        search_rows(kernels.best_labels, self._arguments, rows, threads, (len(self.tree),), ids, probabilities)
         return ids, probabilities
 
     def top_k_weighted(

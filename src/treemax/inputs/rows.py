@@ -23,7 +23,7 @@ SMALLEST = 1e-10  # lower bound of the largest value of training rows
 _INT32, _FLOAT32 = np.dtype(np.int32), np.dtype(np.float32)
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(eq=False)  # not frozen: that would double the time to create one
 class SparseRows:
     """Rows of a sparse matrix: row i holds `indices[indptr[i]:indptr[i+1]]` and the same part of `values`.
 
@@ -42,10 +42,12 @@ class SparseRows:
     lowest_features: int | None = None  # every row has a value that is not zero of a feature below this; None: unknown
 
     def __post_init__(self) -> None:
-        for name in ("indptr", "indices", "values"):
-            array = getattr(self, name)
-            if array.flags.writeable:
-                object.__setattr__(self, name, read_only(array))
+        if self.indptr.flags.writeable:
+            self.indptr = read_only(self.indptr)
+        if self.indices.flags.writeable:
+            self.indices = read_only(self.indices)
+        if self.values.flags.writeable:
+            self.values = read_only(self.values)
 
     def __len__(self) -> int:
         return len(self.indptr) - 1
@@ -336,14 +338,16 @@ def _usable_rows(X: Any) -> SparseRows | None:
     For single rows in a service most of the time is spent here, so every array is read once."""
     if X.format != "csr" or len(shape := X.shape) != 2 or not 0 < shape[1] <= MAX_FEATURES or shape[0] == 0:
         return None
-    parts = []
-    for part, dtype in ((X.indptr, _INT32), (X.indices, _INT32), (X.data, _FLOAT32)):
-        if type(part) is not np.ndarray or part.dtype != dtype or part.ndim != 1:
-            return None
-        if not part.flags.c_contiguous:
-            return None
-        parts.append(read_only(part))
-    indptr, indices, values = parts
+    indptr, indices, values = X.indptr, X.indices, X.data
+    if type(indptr) is not np.ndarray or type(indices) is not np.ndarray or type(values) is not np.ndarray:
+        return None
+    if indptr.dtype != _INT32 or indices.dtype != _INT32 or values.dtype != _FLOAT32:
+        return None
+    if indptr.ndim != 1 or indices.ndim != 1 or values.ndim != 1:
+        return None
+    if not (indptr.flags.c_contiguous and indices.flags.c_contiguous and values.flags.c_contiguous):
+        return None
+    indptr, indices, values = read_only(indptr), read_only(indices), read_only(values)
     lowest = validation.lowest_features(indptr, indices, values, *shape)
     if lowest < 0:
         return None

@@ -241,6 +241,7 @@ def _find_slots(lane, node, rows, tree, lanes):
             at = table + _home(rows.indices[begin + p], size)
             lanes.runs[own + p] = at
             vector.prefetch(slots, at)
+            vector.prefetch(slots, at + np.uint64(7))  # the next cache line, where the search may end
     start, count = _field(tree, node, FIRST_CHILD), _field(tree, node, N_CHILDREN)
     bias = array_at(tree[BIAS], tree[N_NODES], np.float32)
     for c in range(np.uint64(0), count, _WIDTH):
@@ -261,7 +262,9 @@ def _find_entries(lane, node, rows, tree, lanes):
             feature = np.uint64(rows.indices[begin + p])
             at = _slot_of(slots, lanes.runs[own + p], feature, table, table + size)
             start, stop = slots[at] & _LOW_WORD, slots[at + np.uint64(1)] & _LOW_WORD
-            vector.prefetch(entries, start)
+            vector.prefetch(entries, start)  # most have up to three cache lines
+            vector.prefetch(entries, start + np.uint64(16))
+            vector.prefetch(entries, stop - np.uint64(1))
             lanes.runs[own + n] = start | stop << np.uint64(32)
             lanes.values[own + n] = rows.values[begin + p]  # branchless, since the branch is unpredictable
             n += np.uint64(slots[at] >> np.uint64(32) == feature)

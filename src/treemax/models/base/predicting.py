@@ -31,6 +31,8 @@ from treemax.numpy_only.topk import TopK, check_k
 from treemax.parallel.threads import thread_count
 from treemax.parameters import check_number
 
+FEW_IDS = 64  # of which Python finds the least sooner than NumPy
+
 
 class PredictingEstimator(DecidingEstimator, TaxonomyEstimator, GrowingLabels):
     """Mixin of the classifiers: all methods that predict, from the scores of `model_`.
@@ -408,7 +410,7 @@ class PredictingEstimator(DecidingEstimator, TaxonomyEstimator, GrowingLabels):
         validate_data(self, rows if is_arrow(X) else X, skip_check_array=True, reset=False)
 
     def _labels_of(self, ids: NDArray[np.int64]) -> NDArray[Any]:
-        if ids.size and ids.min() < 0:
+        if ids.size and (min(ids.ravel().tolist()) if ids.size <= FEW_IDS else ids.min()) < 0:
             found = ids >= 0
             labels = np.full(ids.shape, None, dtype=object)
             labels[found] = self.label_index_.labels(ids[found])

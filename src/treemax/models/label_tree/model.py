@@ -15,15 +15,13 @@ from treemax.explanations import Trace
 from treemax.inputs.conversions import blocks
 from treemax.inputs.rows import Rows
 from treemax.kernels import search as kernels
-from treemax.kernels.beams import beam_labels
 from treemax.models.calibration import Calibration
-from treemax.models.label_tree.beam_trees import BeamTrees
 from treemax.models.label_tree.compact import loaded_tree, saved_arrays, without_labels
 from treemax.models.label_tree.nodes import LOSSES
-from treemax.models.label_tree.packed_tree import PackedTree
+from treemax.models.label_tree.packed_tree import BeamTrees, PackedTree
 from treemax.models.label_tree.tracing import trace_labels
 from treemax.models.trained.parts import real_number
-from treemax.models.trained.searching import SparseProbabilities, TopKAllowed, best_weighted, empty_top_k, search_rows
+from treemax.models.trained.searching import SparseProbabilities, TopKAllowed, best_weighted, empty_top_k
 
 
 @dataclass(frozen=True, eq=False)
@@ -39,7 +37,7 @@ class LabelTreeModel:
     @cached_property
     def beams(self) -> BeamTrees:
         """The trees as beam search takes them."""
-        return BeamTrees.of(self.trees)
+        return BeamTrees.of(self.trees) if len(self.trees) > 1 else self.trees[0].beams
 
     @property
     def n_labels(self) -> int:
@@ -54,10 +52,8 @@ class LabelTreeModel:
         for the mean, whose best label may be among the k best of no tree.
         """
         if search is not None:
-            ids, probabilities = empty_top_k(len(rows), k)
-            search_rows(beam_labels, self.beams.arguments, rows, threads, (search,), ids, probabilities)
-            return ids, probabilities
-        found = [tree.top_k(rows, k, threads) for tree in self.trees]
+            return self.beams.top_k(rows, k, search, threads)
+        found = [tree.top_k(rows, k, None, threads) for tree in self.trees]
         if len(self.trees) == 1:
             return found[0]
         candidates = _without_duplicates(found)

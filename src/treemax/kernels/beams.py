@@ -83,11 +83,11 @@ class Opened(NamedTuple):
 def beam_labels(indptr, indices, values, trees, width, ids, probabilities):
     """Find the k labels with the largest mean of the probabilities in the trees, of those that any tree finds.
 
-    `trees` has the addresses and sizes of the arrays of `BeamTree`, a row for each tree: to convert so many arrays would
-    take longer than to search for one row.
+    `trees` has a row for each tree, the addresses of its arrays and their sizes: to convert so many arrays would take
+    longer than to search for one row.
     """
     rows, n_rows, n_trees = Rows(indptr, indices, values), indptr.size - 1, trees.shape[0]
-    longest, depth, stride, n_inner = np.int64(0), np.int64(0), np.int64(0), np.int64(0)
+    longest, depth, stride, n_inner = 0, 0, 0, 0
     for row in range(n_rows):
         longest = maximum(longest, indptr[row + 1] - indptr[row])
     for t in range(n_trees):

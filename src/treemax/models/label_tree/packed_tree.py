@@ -261,7 +261,7 @@ def _parts(packed: PackedTree, several: bool) -> tuple[list[NDArray[Any]], list[
     leaves = tree.leaf_of if several else np.empty(0, dtype=np.int64)
     above = tree.parent[leaves]
     parents, places = number[above].astype(np.uint32), (leaves - tree.first_child[above]).astype(np.uint32)
-    arrays = [
+    arrays: list[NDArray[Any]] = [
         records, targets, packed.slots, packed.entries, packed.bias, packed.slopes, packed.shifts, parents, places,
     ]  # fmt: skip
     sizes = [

@@ -130,7 +130,7 @@ def test_wrong_rows_raise(indices, values):
     for kind in (np.int32, np.int64):
         if np.array(indices).dtype.kind == "i" and np.abs(np.array(indices)).max() < 2**31:
             with pytest.raises(ValueError, match="indices"):
-                predictor(np.array(indices, dtype=kind), np.array(values, dtype=np.float32))
+                predictor(np.array(indices, dtype=kind), np.array(values))
 
 
 def test_not_fitted_and_wrong_k():

@@ -23,7 +23,7 @@ SMALLEST = 1e-10  # lower bound of the largest value of training rows
 _INT32, _FLOAT32 = np.dtype(np.int32), np.dtype(np.float32)
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(eq=False)  # not frozen: that would double the time to create one
 class SparseRows:
     """Rows of a sparse matrix: row i holds `indices[indptr[i]:indptr[i+1]]` and the same part of `values`.
 
@@ -39,12 +39,15 @@ class SparseRows:
     values: NDArray[np.float32]
     n_features: int
     numbers: Any = None  # `FeatureNumbers`, if the indices are numbers instead of ids
+    lowest_features: int | None = None  # every row has a value that is not zero of a feature below this; None: unknown
 
     def __post_init__(self) -> None:
-        for name in ("indptr", "indices", "values"):
-            array = getattr(self, name)
-            if array.flags.writeable:
-                object.__setattr__(self, name, read_only(array))
+        if self.indptr.flags.writeable:
+            self.indptr = read_only(self.indptr)
+        if self.indices.flags.writeable:
+            self.indices = read_only(self.indices)
+        if self.values.flags.writeable:
+            self.values = read_only(self.values)
 
     def __len__(self) -> int:
         return len(self.indptr) - 1
@@ -66,7 +69,8 @@ class SparseRows:
         start, stop, step = rows.indices(len(self))
         if step != 1:
             raise ValueError("SparseRows can be sliced in steps of one only")
-        return SparseRows(self.indptr[start : max(start, stop) + 1], self.indices, self.values, self.n_features)
+        indptr = self.indptr[start : max(start, stop) + 1]
+        return SparseRows(indptr, self.indices, self.values, self.n_features, lowest_features=self.lowest_features)
 
     def to_scipy(self) -> sp.csr_matrix:
         """Return the rows as a SciPy CSR matrix, which shares the values and, below 2^31 columns, the indices."""
@@ -129,7 +133,7 @@ def read_only(array: NDArray[Any]) -> NDArray[Any]:
     if not array.flags.writeable:
         return array
     view = array.view()
-    view.flags.writeable = False
+    view.setflags(write=False)
     return view
 
 
@@ -149,7 +153,8 @@ def as_rows(X: Any, name: str = "X") -> Rows:
     ValueError: Input X contains NaN at row 1, column 1.
     """
     if isinstance(X, SparseRows):
-        _check_magnitudes(X.indptr, X.indices, X.values, name)
+        if X.lowest_features is None:  # else they were validated
+            _check_magnitudes(X.indptr, X.indices, X.values, name)
         return X
     if sp.issparse(X):
         return _sparse_rows(X, name)
@@ -333,17 +338,20 @@ def _usable_rows(X: Any) -> SparseRows | None:
     For single rows in a service most of the time is spent here, so every array is read once."""
     if X.format != "csr" or len(shape := X.shape) != 2 or not 0 < shape[1] <= MAX_FEATURES or shape[0] == 0:
         return None
-    parts = []
-    for part, dtype in ((X.indptr, _INT32), (X.indices, _INT32), (X.data, _FLOAT32)):
-        if type(part) is not np.ndarray or part.dtype != dtype or part.ndim != 1:
-            return None
-        if not part.flags.c_contiguous:
-            return None
-        parts.append(read_only(part))
-    indptr, indices, values = parts
-    if not validation.is_valid_csr(indptr, indices, values, *shape):
+    indptr, indices, values = X.indptr, X.indices, X.data
+    if type(indptr) is not np.ndarray or type(indices) is not np.ndarray or type(values) is not np.ndarray:
         return None
-    return SparseRows(indptr.astype(np.int64), indices.view(np.uint32), values, shape[1])
+    if indptr.dtype != _INT32 or indices.dtype != _INT32 or values.dtype != _FLOAT32:
+        return None
+    if indptr.ndim != 1 or indices.ndim != 1 or values.ndim != 1:
+        return None
+    if not (indptr.flags.c_contiguous and indices.flags.c_contiguous and values.flags.c_contiguous):
+        return None
+    indptr, indices, values = read_only(indptr), read_only(indices), read_only(values)
+    lowest = validation.lowest_features(indptr, indices, values, *shape)
+    if lowest < 0:
+        return None
+    return SparseRows(indptr.astype(np.int64), indices.view(np.uint32), values, shape[1], lowest_features=lowest)
 
 
 def _sparse_rows(X: Any, name: str) -> SparseRows:

@@ -10,6 +10,14 @@ from treemax.numpy_only.calibration import BEHIND_THE_FIRST
 
 
 @kernel
+def probabilities(scores, most, slope, factor, out):
+    """Convert scores to 1 / (1 + factor * odds against ** slope); scores are at most `most`."""
+    for i in range(scores.size):
+        odds_against = 1.0 / minimum(np.float64(scores[i]), most) - 1.0
+        out[i] = 1.0 / (1.0 + factor * odds_against**slope)
+
+
+@kernel
 def multiclass_probabilities(scores, is_first, leading, best, n_next, next_share, sharpness, out):
     """Convert scores to probabilities per row; `best` are the probabilities of the first labels.
 

@@ -89,3 +89,25 @@ def reinterpret(typing_context, number, dtype):
         return builder.bitcast(arguments[0], context.get_value_type(signature.return_type))
 
     return dtype.dtype(number, dtype), generate
+
+
+@intrinsic
+def array_at(typing_context, address, size, dtype):
+    """Return an array of memory that the caller keeps, by its address, without checks."""
+    array_type = types.Array(dtype.dtype, 1, "C")
+
+    def generate(context, builder, signature, arguments):
+        array = make_array(array_type)(context, builder)
+        data_type = context.get_data_type(array_type.dtype)
+        item_size = context.get_constant(types.intp, context.get_abi_sizeof(data_type))
+        populate_array(
+            array,
+            data=builder.inttoptr(arguments[0], data_type.as_pointer()),
+            shape=cgutils.pack_array(builder, [arguments[1]]),
+            strides=cgutils.pack_array(builder, [item_size]),
+            itemsize=item_size,
+            meminfo=None,
+        )
+        return array._getvalue()
+
+    return array_type(types.int64, types.int64, dtype), generate

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from treemax.kernels.intrinsics import maximum, zeros
+from treemax.kernels.intrinsics import maximum, minimum, zeros
 from treemax.kernels.jit import kernel
 
 LARGEST = np.float32(1e15)  # value of a feature: sums of its squares do not overflow float32
@@ -54,22 +54,28 @@ def rows_have_length_one(indptr, values):
 
 
 @kernel
-def is_valid_csr(indptr, indices, values, n_rows, n_columns):
-    """Return whether the columns of each row are sorted, distinct and in range, and no value is too large."""
+def lowest_features(indptr, indices, values, n_rows, n_columns):
+    """Return the least number below which every row has a column with a value that is not zero; 2^32 if a row has none.
+
+    -1 unless the columns of each row are sorted, distinct and in range, and no value is too large."""
     if indptr.size != n_rows + 1 or indptr[0] != 0 or indices.size != values.size:
-        return False
+        return np.int64(-1)
     if indptr[n_rows] > indices.size:
-        return False
+        return np.int64(-1)
+    lowest = np.int64(0)
     for row in range(n_rows):
         if indptr[row + 1] < indptr[row] or indptr[row + 1] > indices.size:
-            return False
-        before = np.int64(-1)
+            return np.int64(-1)
+        before, first = np.int64(-1), np.int64(2**32 - 1)
         for p in range(indptr[row], indptr[row + 1]):
             column = np.int64(indices[p])
             if column <= before or column >= n_columns or not abs(values[p]) <= LARGEST:
-                return False
+                return np.int64(-1)
             before = column
-    return True
+            if values[p] != 0:
+                first = minimum(first, column)
+        lowest = maximum(lowest, first + 1)
+    return lowest
 
 
 @kernel

@@ -6,12 +6,14 @@ does not change.
 
 from __future__ import annotations
 
+import math
 from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
 from treemax.inputs.labels import Targets
+from treemax.inputs.rows import read_only
 from treemax.kernels import calibration as kernels
 from treemax.numpy_only.calibration import (
     FIRST_LABELS,
@@ -35,6 +37,15 @@ class Calibration(StoredCalibration):
     """The calibration of many rows at once; see `multiclass_probabilities` for all but the best label of a row."""
 
     __slots__ = ()
+
+    def probabilities(self, scores: NDArray[np.float32]) -> NDArray[np.float32]:
+        """Convert scores between 0 and 1 to probabilities; faster than with NumPy, above all for one row."""
+        if not self.changes_scores:
+            return scores
+        flat = read_only(scores.reshape(-1))  # a copy if the scores are a column
+        out = np.empty(flat.shape, dtype=np.float32)
+        kernels.probabilities(flat, MAX_SCORE, self.slope, math.exp(-self.shift), out)
+        return out.reshape(scores.shape)
 
     def multiclass_probabilities(
         self, scores: NDArray[np.float32], leading: NDArray[np.float32], is_first: NDArray[np.bool_]

@@ -32,8 +32,10 @@ def thread_count(n_jobs: int | None) -> int:
         raise ValueError(f"n_jobs must be None or an integer other than zero, got {n_jobs!r}.")
     if n_jobs > MOST_THREADS:
         raise ValueError(f"n_jobs must be at most {MOST_THREADS}, got {n_jobs!r:.60}.")
+    if n_jobs > 0:
+        return int(n_jobs)
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return int(n_jobs) if n_jobs > 0 else max(1, cores + 1 + int(n_jobs))
+    return max(1, cores + 1 + int(n_jobs))
 
 
 def for_each(pieces: Iterable[Piece], work: Callable[[Piece], object], threads: int) -> Iterator[Piece]:

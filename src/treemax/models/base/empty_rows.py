@@ -62,6 +62,8 @@ def without_known_features(rows: Rows, n_features: int) -> NDArray[np.int64] | N
     if not isinstance(rows, SparseRows):
         empty = np.flatnonzero(~rows.any(axis=1))
         return empty if len(empty) else None
+    if rows.lowest_features is not None and rows.lowest_features <= n_features:
+        return None
     first, last = rows.indptr[0], rows.indptr[-1]
     indices, values = rows.indices[first:last], rows.values[first:last]
     counts = rows.indptr[1:] - rows.indptr[:-1]

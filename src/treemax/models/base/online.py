@@ -423,6 +423,9 @@ class OnlineLabelClassifier(LabelClassifier):
     def _snapshot(self: Self) -> Self:
         return self._lock.read(super()._snapshot)
 
+    def _frozen(self: Self) -> Self:
+        return copy.deepcopy(self)
+
     def _known_classes(self) -> NDArray[Any]:
         return self._lock.read(super()._known_classes)
 

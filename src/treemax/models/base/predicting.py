@@ -20,6 +20,7 @@ from treemax.models.base.empty_rows import EmptyRows, replace_rows, without_know
 from treemax.models.base.explaining import as_table, explain_row
 from treemax.models.base.label_weights import LabelWeights
 from treemax.models.base.new_labels import GrowingLabels
+from treemax.models.base.predictor import Predictor
 from treemax.models.base.taxonomies import TaxonomyEstimator
 from treemax.models.base.thread_safety import read_access, read_access_by_rows
 from treemax.models.calibration import largest
@@ -29,6 +30,8 @@ from treemax.numpy_only.frequencies import label_frequencies, most_frequent
 from treemax.numpy_only.topk import TopK, check_k
 from treemax.parallel.threads import thread_count
 from treemax.parameters import check_number
+
+FEW_IDS = 64  # of which Python finds the least sooner than NumPy
 
 
 class PredictingEstimator(DecidingEstimator, TaxonomyEstimator, GrowingLabels):
@@ -115,6 +118,22 @@ class PredictingEstimator(DecidingEstimator, TaxonomyEstimator, GrowingLabels):
         n_labels = len(self.label_index_) if weights is None else weights.n_allowed
         ids, scores = self._calibrated_top(rows, min(int(k), n_labels), weights)
         return TopK(self._labels_of(ids), scores)
+
+    def predictor(self, k: int = 5) -> Predictor:
+        """Return a function that predicts the k most probable labels like `predict_topk`, but sooner for a single row.
+
+        It answers from the model as it is now: training does not change it, and any number of threads may call it. A model
+        that learns in place is copied. See `Predictor` for the rows it takes.
+
+        >>> import numpy as np, scipy.sparse as sp, treemax
+        >>> model = treemax.LabelTree(verbose=0).fit(sp.csr_matrix(np.eye(3, dtype=np.float32)), ["a", "b", "c"])
+        >>> predictor = model.predictor(k=1)
+        >>> predictor(np.array([2]), np.array([1.0])).labels.tolist()
+        ['c']
+        """
+        check_k(k)
+        check_is_fitted(self, "model_")
+        return Predictor(self._frozen(), int(k))
 
     @read_access_by_rows
     def predict(self, X: Any) -> Any:
@@ -368,7 +387,6 @@ class PredictingEstimator(DecidingEstimator, TaxonomyEstimator, GrowingLabels):
     def _rows_to_predict(self, X: Any) -> Rows:
         if "model_" not in self.__dict__:  # check_is_fitted takes as long as a small search
             check_is_fitted(self, "model_")
-        self._check_when_used()
         rows = as_rows(X)
         self._check_width(X, rows)
         if self._feature_numbers is not None and isinstance(rows, SparseRows):
@@ -392,7 +410,7 @@ class PredictingEstimator(DecidingEstimator, TaxonomyEstimator, GrowingLabels):
         validate_data(self, rows if is_arrow(X) else X, skip_check_array=True, reset=False)
 
     def _labels_of(self, ids: NDArray[np.int64]) -> NDArray[Any]:
-        if ids.size and ids.min() < 0:
+        if ids.size and (min(ids.ravel().tolist()) if ids.size <= FEW_IDS else ids.min()) < 0:
             found = ids >= 0
             labels = np.full(ids.shape, None, dtype=object)
             labels[found] = self.label_index_.labels(ids[found])

@@ -26,6 +26,10 @@ class SharedEstimator(CheckedParameters):
         snapshot.__dict__.update(self.__dict__)
         return snapshot
 
+    def _frozen(self: Own) -> Own:
+        """Return a copy that no training changes."""
+        return self._snapshot()
+
     def _update_from(self, trained: SharedEstimator, before: dict[str, Any]) -> None:
         """Set, atomically, the attributes that training changed in a snapshot that had the attributes `before`."""
         after = trained.__dict__

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -17,7 +18,7 @@ from treemax.kernels import search as kernels
 from treemax.models.calibration import Calibration
 from treemax.models.label_tree.compact import loaded_tree, saved_arrays, without_labels
 from treemax.models.label_tree.nodes import LOSSES
-from treemax.models.label_tree.packed_tree import PackedTree
+from treemax.models.label_tree.packed_tree import BeamTrees, PackedTree
 from treemax.models.label_tree.tracing import trace_labels
 from treemax.models.trained.parts import real_number
 from treemax.models.trained.searching import SparseProbabilities, TopKAllowed, best_weighted, empty_top_k
@@ -33,6 +34,11 @@ class LabelTreeModel:
     temperature: float = 1.0  # by which the slopes and shifts of the trees are divided
     calibration: Calibration = field(default_factory=Calibration)
 
+    @cached_property
+    def beams(self) -> BeamTrees:
+        """The trees as beam search takes them."""
+        return BeamTrees.of(self.trees) if len(self.trees) > 1 else self.trees[0].beams
+
     @property
     def n_labels(self) -> int:
         return self.trees[0].tree.n_labels
@@ -45,7 +51,9 @@ class LabelTreeModel:
         The labels that any tree finds are ranked by the mean. With several trees the search is exact for each tree, not
         for the mean, whose best label may be among the k best of no tree.
         """
-        found = [tree.top_k(rows, k, search, threads) for tree in self.trees]
+        if search is not None:
+            return self.beams.top_k(rows, k, search, threads)
+        found = [tree.top_k(rows, k, None, threads) for tree in self.trees]
         if len(self.trees) == 1:
             return found[0]
         candidates = _without_duplicates(found)

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from treemax.inputs.rows import Rows, SparseRows, read_only
+from treemax.kernels import beams
 from treemax.kernels import search as kernels
 from treemax.models.trained.searching import (
     SparseProbabilities,
@@ -126,12 +127,18 @@ class PackedTree:
     ) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
         """Return the ids (-1 where fewer were found) and probabilities of the k best labels, by a beam of width `search`.
 
-        None is exact: the beam is as wide as the tree.
+        None is exact.
         """
-        width = len(self.tree) if search is None else min(search, len(self.tree))
+        if search is not None:
+            return self.beams.top_k(rows, k, search, threads)
         ids, probabilities = empty_top_k(len(rows), k)
-        search_rows(kernels.best_labels, self._arguments, rows, threads, (width,), ids, probabilities)
+        search_rows(kernels.best_labels, self._arguments, rows, threads, (len(self.tree),), ids, probabilities)
         return ids, probabilities
+
+    @cached_property
+    def beams(self) -> BeamTrees:
+        """The tree as beam search takes it."""
+        return BeamTrees.of((self,))
 
     def top_k_weighted(
         self, rows: Rows, k: int, weights: NDArray[np.float32], search: int | None = None, threads: int = 1
@@ -202,6 +209,66 @@ class PackedTree:
         packed = cls(tree, link=link, **{name: array for name, array in arrays.items() if name not in of_tree})
         _check(packed)
         return packed
+
+
+class BeamTrees:
+    """The addresses and sizes of the arrays of trees, a row for each tree, and the arrays, which must outlive them.
+
+    Copies, pickled ones too, have the addresses of their own arrays.
+    """
+
+    def __init__(self, arrays: list[list[NDArray[Any]]], sizes: list[list[int]]) -> None:
+        self.arrays, self.sizes = [[np.ascontiguousarray(array) for array in of_tree] for of_tree in arrays], sizes
+        addresses = [[array.__array_interface__["data"][0] for array in of_tree] for of_tree in self.arrays]
+        self.table = read_only(np.hstack([np.array(addresses, np.int64), np.array(sizes, np.int64)]))
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.arrays, self.sizes)
+
+    @classmethod
+    def of(cls, trees: tuple[PackedTree, ...]) -> BeamTrees:
+        """Return the trees of a model."""
+        parts = [_parts(packed, several=len(trees) > 1) for packed in trees]
+        return cls([arrays for arrays, _ in parts], [sizes for _, sizes in parts])
+
+    def top_k(self, rows: Rows, k: int, search: int, threads: int = 1) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
+        """Return the ids (-1 where fewer were found) and the mean probabilities of the k best labels, by a beam."""
+        ids, probabilities = empty_top_k(len(rows), k)
+        search_rows(beams.beam_labels, self._arguments, rows, threads, (search,), ids, probabilities)
+        return ids, probabilities
+
+    def _arguments(self, rows: SparseRows) -> tuple[Any, ...]:
+        return rows.indptr, rows.indices, rows.values, self.table
+
+
+def _parts(packed: PackedTree, several: bool) -> tuple[list[NDArray[Any]], list[int]]:
+    """Return the arrays and the sizes of a tree, in the order of the fields of the beams."""
+    tree = packed.tree
+    inner = np.flatnonzero(tree.n_children > 0)
+    number = np.full(len(tree), -1)
+    number[inner] = np.arange(len(inner))
+    parent = number[tree.parent[inner[1:]]]  # of all inner nodes but the root
+    records = np.zeros((len(inner), 8), dtype=np.uint32)
+    records[:, beams.FIRST_SLOT] = packed.tables[inner]
+    records[:, beams.N_SLOTS] = packed.tables[inner + 1] - packed.tables[inner]
+    records[:, beams.FIRST_CHILD] = tree.first_child[inner]
+    records[:, beams.N_CHILDREN] = tree.n_children[inner]
+    records[:, beams.LEVEL] = tree.level[inner]
+    records[:, beams.N_INNER] = np.bincount(parent, minlength=len(inner))
+    records[1:, beams.PARENT] = parent
+    records[1:, beams.PLACE] = inner[1:] - tree.first_child[inner[parent]]
+    targets = np.where(number >= 0, -1 - number, tree.label).astype(np.int32)
+    leaves = tree.leaf_of if several else np.empty(0, dtype=np.int64)
+    above = tree.parent[leaves]
+    parents, places = number[above].astype(np.uint32), (leaves - tree.first_child[above]).astype(np.uint32)
+    arrays: list[NDArray[Any]] = [
+        records, targets, packed.slots, packed.entries, packed.bias, packed.slopes, packed.shifts, parents, places,
+    ]  # fmt: skip
+    sizes = [
+        tree.depth, LINKS[packed.link], len(inner), len(tree), len(leaves), len(packed.slots), len(packed.entries),
+        int(tree.n_children.max()),
+    ]  # fmt: skip
+    return arrays, sizes
 
 
 def check_slopes(slopes: NDArray[np.float32], shifts: NDArray[np.float32]) -> None:

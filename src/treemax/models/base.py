@@ -9,7 +9,7 @@ calls (`_top`, `_probabilities`), and the conversion of its model to and from ar
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any, TypeVar
@@ -128,13 +128,14 @@ class LabelClassifier(PublishedSettings, SavedEstimator, ClassifierMixin, BaseEs
         rows, labels, weights = self._read(X, y, sample_weight)
         if not len(rows) and weights is not None:
             raise ValueError("sample_weight is zero for all rows: at least one row must have a positive weight.")
+        if isinstance(self.class_weight, Mapping):
+            check_known_labels(self.class_weight, _sorted_index(labels)[0])  # before rows of small weight are left out
         rows, labels, weights = self._repeated(rows, labels, weights)
         check_scale(rows)
         rows = numbered(self._prepared(rows))
         if labels.is_indicator:
             self._check_size(rows.shape[1], labels.n_columns)
         index, ids = _sorted_index(labels)
-        check_known_labels(self.class_weight, index)
         self._check_labels(len(index))
         self._check_size(rows.shape[1], len(index))
         targets = self._weighted(target_ids(labels, ids), weights, index, labels.multi_label)
@@ -229,9 +230,9 @@ class LabelClassifier(PublishedSettings, SavedEstimator, ClassifierMixin, BaseEs
         return False
 
     def _repeated(
-        self, rows: Rows, labels: RaggedLabels, weights: NDArray[np.float32] | None, n_before: int = 0
+        self, rows: Rows, labels: RaggedLabels, weights: NDArray[np.float32] | None, n_before: int | None = None
     ) -> tuple[Rows, RaggedLabels, NDArray[np.float32] | None]:
-        """Repeat rows as often as their weights say if the model needs it; `n_before` rows were repeated before."""
+        """Repeat rows as often as their weights say if the model needs it; in a stream `n_before` rows came before."""
         if not self._repeats_rows() or (weights is None and self.class_weight is None):
             return rows, labels, weights
         self._check_class_weight(labels.multi_label)

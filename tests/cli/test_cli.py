@@ -599,7 +599,7 @@ def test_changed_labels(folder, tmp_path):
 def test_class_weights_are_read_as_a_dictionary(tmp_path):
     (tmp_path / "rows.jsonl").write_text('{"text": "red", "labels": ["a"]}\n{"text": "red", "labels": ["b"]}\n' * 20)
     (tmp_path / "red.txt").write_text("red\n")
-    fit = ("fit", tmp_path / "rows.jsonl", "--model", "label-tree", "-o", tmp_path / "model.treemax")
+    fit = ("fit", tmp_path / "rows.jsonl", "--model", "one-vs-all", "-o", tmp_path / "model.treemax")
     for heavy in "ab":
         done(*fit, "--set", f"class_weight={{'{heavy}': 9.0}}")
         answer = done("predict", tmp_path / "model.treemax", tmp_path / "red.txt", "--top", 1)

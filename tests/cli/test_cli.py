@@ -599,6 +599,17 @@ def test_changed_labels(folder, tmp_path):
     assert "no label 'yak'" in refused("labels", model, "--forget", tmp_path / "gone", "-o", new)
 
 
+def test_class_weights_are_read_as_a_dictionary(tmp_path):
+    (tmp_path / "rows.jsonl").write_text('{"text": "red", "labels": ["a"]}\n{"text": "red", "labels": ["b"]}\n' * 20)
+    (tmp_path / "red.txt").write_text("red\n")
+    fit = ("fit", tmp_path / "rows.jsonl", "--model", "one-vs-all", "-o", tmp_path / "model.treemax")
+    for heavy in "ab":
+        done(*fit, "--set", f"class_weight={{'{heavy}': 9.0}}")
+        answer = done("predict", tmp_path / "model.treemax", tmp_path / "red.txt", "--top", 1)
+        assert json.loads(answer)["labels"] == [heavy]
+    assert "not in y" in refused(*fit, "--set", "class_weight={'c': 2}")
+
+
 def test_explanations_of_texts_and_rows(folder, tmp_path):
     model, text = folder / "text.treemax", "ripe apple <b>"
     told = treemax.load(model).explain(text, k=2)
@@ -614,6 +625,10 @@ def test_explanations_of_texts_and_rows(folder, tmp_path):
     assert "does not know the label 'yak'" in refused("explain", model, text, "--label", "yak")
     assert "so there is no row 99,999" in refused("explain", model, "--data", rows, "--row", 99999)
     assert "Give either TEXT or --data" in refused("explain", model, code=2)
+    assert done("explain", model, text, "--format", "plot", "-o", tmp_path / "why.svg") == ""
+    assert "added to the score" in (tmp_path / "why.svg").read_text()
+    assert "--format plot needs --output" in refused("explain", model, text, "--format", "plot", code=2)
+    assert "not supported" in refused("explain", model, text, "--format", "plot", "-o", tmp_path / "why.doc")
     numbers = tmp_path / "numbers.treemax"
     OneVsAll().fit(np.eye(3), [3, 4, 5]).save(numbers)
     (tmp_path / "rows.svm").write_text("3 0:1\n4 1:1\n")

@@ -110,8 +110,30 @@ def test_training_data_is_reused(project, tmp_path):
     again = backend(project)
     again.train("cached")
     assert subjects(again.suggest([Document("apples")])[0], project)[0] == "fruit"
-    header = (Path(project.datadir) / "treemax-train.txt").read_text().split("\n")[0].split()
-    assert header == [str(len(DOCUMENTS)), str(len(again.vectorizer.vocabulary_)), str(len(SUBJECTS))]
+    stored = again.read_train_file()
+    assert stored.X.shape == (len(DOCUMENTS), len(again.vectorizer.vocabulary_))
+    assert [len(row) for row in stored.labels] == [len(names) for _, names in DOCUMENTS]
+
+
+def test_the_corpus_is_read_once_and_the_vocabulary_saved_as_bytes(project, tmp_path):
+    class Once:
+        """A corpus whose documents can be read once only."""
+
+        is_empty = staticmethod(lambda: False)
+
+        def __init__(self):
+            self.documents = iter(list(corpus(project, tmp_path).documents))
+
+    trained, loaded = backend(project, ngram="2"), backend(project, ngram="2")
+    trained.train(Once())
+    loaded.initialize()
+    vocabulary = trained.vectorizer.vocabulary_
+    assert loaded.vectorizer.vocabulary_ == vocabulary
+    assert (
+        type(trained.vectorizer.__getstate__()["vocabulary_"]) is bytes and trained.vectorizer.vocabulary_ is vocabulary
+    )
+    texts = [Document("Red apples"), Document("slow trains")]
+    assert [list(row) for row in trained.suggest(texts)] == [list(row) for row in loaded.suggest(texts)]
 
 
 def test_documents_without_words_or_subjects_are_left_out(project, tmp_path):
@@ -144,7 +166,7 @@ def test_learned_documents_bring_new_subjects_and_are_kept(project, tmp_path):
 def test_learning_needs_the_training_data(project, tmp_path):
     trained = backend(project)
     trained.train(corpus(project, tmp_path))
-    (Path(project.datadir) / "treemax-train.txt").unlink()
+    (Path(project.datadir) / "treemax-train.npz").unlink()
     with pytest.raises(NotInitializedException, match="run annif train"):
         trained.learn(corpus(project, tmp_path))
 

@@ -81,6 +81,29 @@ def test_a_stream_with_weights_is_saved_and_resumed(kind, tmp_path):
     np.testing.assert_allclose(model.label_weights_.sum(), WEIGHTS.sum() + 5, rtol=1e-6)
 
 
+@pytest.mark.parametrize("kind", [treemax.LOMTree, treemax.LearnedTree, treemax.ContextualMemoryTree])
+def test_a_stream_with_repeated_rows_is_resumed_where_its_rounding_was(kind, tmp_path):
+    weights = np.where(FIRST, 1.5, 0.25)
+    model = kind(verbose=0).partial_fit(X[:1], Y[:1], sample_weight=[0.25])  # which alone would be rounded to no row
+    assert model.predict(X[:1]).tolist() == Y[:1].tolist()
+    model.partial_fit(X[:201], Y[:201], sample_weight=weights[:201])
+    model.save(tmp_path / "model.treemax", resume=True)
+    resumed = treemax.load(tmp_path / "model.treemax")
+    for learner in (model, resumed):
+        for row in range(201, 230):
+            learner.partial_fit(X[row : row + 1], Y[row : row + 1], sample_weight=weights[row : row + 1])
+    assert model.n_examples_ == resumed.n_examples_
+    assert_same_predictions(model, resumed, X)
+
+
+@pytest.mark.parametrize("kind", [treemax.LOMTree, treemax.LabelTree])
+def test_labels_of_small_class_weight_are_known(kind):
+    model = kind(class_weight={"ant": 1e-4}, verbose=0).fit(X, np.where(FIRST, "ant", "bee"))
+    assert set(model.predict(X)) == {"bee"}
+    with pytest.raises(ValueError, match="not in y"):
+        kind(class_weight={"wasp": 1e-4}, verbose=0).fit(X, Y)
+
+
 @pytest.mark.parametrize("kind", [treemax.OneVsAll, treemax.LabelTree])
 def test_class_weights_of_several_labels_are_those_of_each_label(kind):
     lists = [[label, "all"] for label in Y.tolist()]

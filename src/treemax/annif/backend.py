@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, ClassVar
 
+import joblib
 import numpy as np
 import scipy.sparse as sp
 from annif.backend import backend, hyperopt, mixins
@@ -16,10 +18,11 @@ from annif.exception import (
     OperationFailedException,
 )
 from annif.suggestion import SuggestionBatch
+from annif.util import atomic_save
 
 import treemax
 from treemax.annif.optimizer import TreemaxOptimizer
-from treemax.annif.words import Words
+from treemax.annif.words import Vectorizer, Words
 from treemax.formats import Examples, read_examples, write_examples
 from treemax.inputs.labels import read_labels
 from treemax.inputs.rows import as_rows
@@ -37,7 +40,7 @@ class TreemaxBackend(mixins.TfidfVectorizerMixin, backend.AnnifLearningBackend, 
     name = "treemax"
 
     VECTORIZER_FILE = "vectorizer"
-    TRAIN_FILE = "treemax-train.txt"
+    TRAIN_FILE = "treemax-train.npz"
     MODEL_FILE = "treemax-model"
     BATCH_FILE = "label-tree.treemax"
     ONLINE_FILE = "online-label-tree.treemax"
@@ -94,8 +97,9 @@ class TreemaxBackend(mixins.TfidfVectorizerMixin, backend.AnnifLearningBackend, 
                 "sublinear_tf": True,
                 "dtype": np.float32,
             }
-            veccorpus = self.create_vectorizer((doc.text for doc in corpus.documents), vecparams)
-            examples = self._create_train_file(veccorpus, corpus)
+            subjects: list[list[int]] = []
+            veccorpus = self.create_vectorizer(_texts(corpus, subjects), vecparams)
+            examples = self._create_train_file(veccorpus, subjects)
         self.info("creating model")
         model = self.trained_model(examples, params, jobs)
         shutil.rmtree(self._model_path(""), ignore_errors=True)
@@ -103,10 +107,17 @@ class TreemaxBackend(mixins.TfidfVectorizerMixin, backend.AnnifLearningBackend, 
         model.save(self._model_path(self.BATCH_FILE))
         self._model, self._online = model, None
 
-    def _create_train_file(self, veccorpus: sp.csr_matrix, corpus: Any) -> Examples:
-        """Store the documents that have words and subjects, in the format of the Extreme Classification Repository."""
+    def create_vectorizer(self, input: Iterable[str], params: dict[str, Any] | None = None) -> sp.csr_matrix:
+        """Fit a vectoriser to texts, save it and return their tf-idf weights."""
+        self.info("creating vectorizer")
+        self.vectorizer = Vectorizer(**(params or {}), token_pattern=None)
+        weights = self.vectorizer.fit_transform(input)
+        atomic_save(self.vectorizer, self.datadir, self.VECTORIZER_FILE, method=joblib.dump)
+        return weights
+
+    def _create_train_file(self, veccorpus: sp.csr_matrix, subjects: list[list[int]]) -> Examples:
+        """Store the documents that have words and subjects."""
         self.info("creating train file")
-        subjects = [list(doc.subject_set) for doc in corpus.documents]
         kept = np.flatnonzero(np.array(list(map(bool, subjects))) & (np.diff(veccorpus.indptr) > 0))
         if not len(kept):
             raise NotSupportedException("Cannot train treemax project: no document has both words and subjects")
@@ -117,7 +128,7 @@ class TreemaxBackend(mixins.TfidfVectorizerMixin, backend.AnnifLearningBackend, 
             shape=(len(kept), len(self.project.subjects)),
         )
         examples = Examples(read_labels(indicator), as_rows(veccorpus[kept].astype(np.float32)))
-        write_examples(self._train_path, examples, "xmc")
+        write_examples(self._train_path, examples, "npz")
         return examples
 
     @property
@@ -130,7 +141,7 @@ class TreemaxBackend(mixins.TfidfVectorizerMixin, backend.AnnifLearningBackend, 
             raise NotInitializedException(
                 f"training data {self._train_path} not found; run annif train", backend_id=self.backend_id
             )
-        return read_examples(self._train_path, "xmc")
+        return read_examples(self._train_path, "npz")
 
     def trained_model(self, examples: Examples, params: dict[str, Any], jobs: int) -> LabelTree:
         """Return a label tree with the parameters of a project."""
@@ -201,3 +212,10 @@ class TreemaxBackend(mixins.TfidfVectorizerMixin, backend.AnnifLearningBackend, 
             known = model.classes_ < counts.shape[1]
             counts[0, model.classes_[known]] = model.label_counts_[known]
         return np.where(n_all > 0, 1 - n_trained / np.maximum(n_all, 1), 0.0)
+
+
+def _texts(corpus: Any, subjects: list[list[int]]) -> Iterator[str]:
+    """Yield the texts of a corpus, which is read once, and append the subjects of each."""
+    for document in corpus.documents:
+        subjects.append(list(document.subject_set))
+        yield document.text

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import pickle
 import re
 from typing import Any
+
+from sklearn.feature_extraction.text import TfidfVectorizer
 
 _WORDS = re.compile(r"\w+")
 
@@ -42,3 +45,20 @@ class Words:
 
     def __getstate__(self) -> dict[str, Any]:
         return {"analyzer": self.analyzer, "_normalized": {}}
+
+
+class Vectorizer(TfidfVectorizer):
+    """scikit-learn's vectoriser, with its vocabulary as bytes in a file: joblib, by which Annif saves it, is slow with words."""
+
+    def __getstate__(self) -> dict[str, Any]:
+        state = dict(super().__getstate__())
+        if "vocabulary_" in state:
+            vocabulary = state["vocabulary_"]
+            state["vocabulary_"] = pickle.dumps(sorted(vocabulary, key=vocabulary.__getitem__))
+        return state
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        if "vocabulary_" in state:
+            words = pickle.loads(state["vocabulary_"])
+            state = {**state, "vocabulary_": dict(zip(words, range(len(words))))}
+        super().__setstate__(state)

@@ -95,13 +95,14 @@ def check_removed_labels(estimator: Any) -> None:
             continue
         saved = model.to_parts()
         loaded = type(model).from_parts(*saved)
+        resumed = type(model).from_parts(*model.to_parts(resume=True))
         text = json.dumps(saved[0]).encode() + b"".join(array.tobytes() for array in saved[1].values())
         assert not any(label.encode() in text for label in gone), "the name of a forgotten label is in the file"
         assert len(saved[1]["label_counts"]) == len(model.classes_) - 2
         assert sum(map(np.size, saved[1].values())) < sum(map(np.size, arrays.values())), "nothing was removed"
         model.compact()
         assert facts(loaded) == facts(model)
-        for other in (loaded, model):
+        for other in (loaded, resumed, model):
             assert other.classes_.tolist() == [label for label in CLASSES if label not in gone]
             assert set(np.ravel(other.predict_topk(X, 3).labels)) <= {*CLASSES, None} - set(gone)
             assert other.score(X, y) >= 0.6, "the labels that are left are not found"

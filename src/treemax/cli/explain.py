@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import Any
+from io import BytesIO
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from treemax.cli.options import Reading, check_output, data_options
+
+if TYPE_CHECKING:
+    from treemax.explanations import Explanation
 
 
 @click.command(short_help="Explain a prediction.")
@@ -29,10 +34,10 @@ from treemax.cli.options import Reading, check_output, data_options
 @click.option(
     "--format",
     "form",
-    type=click.Choice(["text", "json", "html"]),
+    type=click.Choice(["text", "json", "html", "plot"]),
     default="text",
     show_default=True,
-    help="Form of the answer.",
+    help="Form of the answer; plot writes the kind of image that FILE ends with, such as .png or .svg.",
 )
 @click.option("-o", "--output", callback=check_output, metavar="FILE", help="Write to FILE instead of standard output.")
 @partial(data_options, format_option="--from")
@@ -48,6 +53,8 @@ def explain(
     from treemax.cli.label_files import label_from_text
     from treemax.replacing import replacing
 
+    if form == "plot" and output is None:
+        raise click.UsageError("--format plot needs --output, such as --output why.png.")
     if (text is None) == (data is None):
         raise click.UsageError("Give either TEXT or --data.")
     loaded = load_model(model, None)
@@ -57,15 +64,28 @@ def explain(
     explanation = loaded.explain(
         given, label=None if label is None else label_from_text(label, loaded.label_index_), k=k
     )
-    answer = {
-        "text": lambda: explanation.to_text(features), "json": explanation.to_json, "html": lambda: explanation.to_html(features, page=True),
-    }[form]()  # fmt: skip
-    encoded = answer.rstrip("\n").encode("utf-8", "backslashreplace")  # half a character is escaped
+    if form == "plot":
+        assert output is not None
+        encoded = _image(explanation, features, Path(output).suffix[1:])
+    else:
+        answer = {
+            "text": lambda: explanation.to_text(features), "json": explanation.to_json, "html": lambda: explanation.to_html(features, page=True),
+        }[form]()  # fmt: skip
+        encoded = answer.rstrip("\n").encode("utf-8", "backslashreplace") + b"\n"  # half a character is escaped
     if output is None:
-        click.echo(encoded)
+        click.echo(encoded, nl=False)
         return
     with replacing(output) as file:
-        file.write(encoded + b"\n")
+        file.write(encoded)
+
+
+def _image(explanation: Explanation, features: int, kind: str) -> bytes:
+    """Return a plot of the explanation as the bytes of an image file."""
+    from treemax.plots import plot_explanation
+
+    image = BytesIO()
+    plot_explanation(explanation, features=features).figure.savefig(image, format=kind or "png", bbox_inches="tight")
+    return image.getvalue()
 
 
 def _row(model: Any, data: str, number: int, reading: Reading) -> Any:

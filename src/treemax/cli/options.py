@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import functools
 import inspect
 import math
@@ -201,12 +202,17 @@ def read_settings(kind: type, settings: tuple[str, ...], option: str) -> dict[st
 def read_value(text: str) -> Any:
     """Parse a Python literal, or else return the string.
 
-    >>> [read_value(text) for text in ("3", "0.5", "true", "none", "softmax", "1,2")]
-    [3, 0.5, True, None, 'softmax', (1, 2)]
+    >>> [read_value(text) for text in ("3", "0.5", "true", "none", "softmax", "1,2", "{'rare': 2.5}")]
+    [3, 0.5, True, None, 'softmax', (1, 2), {'rare': 2.5}]
     """
     words = {"true": True, "false": False, "none": None}
     if text.lower() in words:
         return words[text.lower()]
+    if text.startswith("{"):
+        try:
+            return ast.literal_eval(text)
+        except (ValueError, SyntaxError):
+            return text
     if "," in text:
         return tuple(read_value(part) for part in text.split(","))
     for kind in (int, float):

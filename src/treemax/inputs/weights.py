@@ -92,11 +92,11 @@ def check_known_labels(class_weight: Any, index: LabelIndex) -> None:
                 raise ValueError(f"class_weight has the label {label!r:.40}, which is not in y.")
 
 
-def repetitions(weights: NDArray[np.float32], n_before: int = 0) -> NDArray[np.int64]:
+def repetitions(weights: NDArray[np.float32], n_before: int | None = None) -> NDArray[np.int64]:
     """Return row numbers, each repeated as many times as its weight.
 
-    A fraction is rounded up in that fraction of the rows, spread by multiples of the golden ratio; `n_before` rows came
-    before these.
+    A fraction is rounded up in that fraction of the rows, spread by multiples of the golden ratio. In a stream,
+    `n_before` rows came before these, and the heaviest of the first rows is learned in any case.
 
     >>> repetitions(np.array([1.0, 3.0, 0.5, 0.5], dtype=np.float32)).tolist()
     [0, 1, 1, 1, 3]
@@ -106,9 +106,11 @@ def repetitions(weights: NDArray[np.float32], n_before: int = 0) -> NDArray[np.i
             f"The mean weight is {weights.mean():.6g}, but rows are learned as often as their weights say: divide all by a "
             f"constant so that their mean is at most {MOST_REPETITIONS}."
         )
-    threshold = (n_before + np.arange(len(weights))) * GOLDEN % 1.0
+    threshold = ((n_before or 0) + np.arange(len(weights))) * GOLDEN % 1.0
     copies = np.floor(weights.astype(np.float64) + threshold).astype(np.int64)
-    if not n_before and not copies.any():
+    if n_before == 0 and not copies.any():
+        copies[weights.argmax()] = 1
+    if n_before is None and not copies.any():
         raise ValueError(
             f"The weights add up to {weights.sum():.3g} rows, but rows are learned as often as their weights say: multiply "
             "all by a constant so that they are about one."

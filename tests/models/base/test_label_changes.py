@@ -61,6 +61,34 @@ def test_parameters_do_not_name_forgotten_labels():
     assert model.compact().class_weight == {"wasp": 3.0}
 
 
+@pytest.mark.parametrize("kind", [kind for kind in treemax.MODELS.values() if kind.supports_compact])
+def test_pickles_of_compact_models_do_not_name_forgotten_labels(kind):
+    X, y = example_data()
+    y = np.where(y == "ant", "xanthine", y)
+    model = kind(class_weight={"xanthine": 2.0}, **QUIET)
+    if "tree" in model.get_params():
+        model.set_params(tree={"insects": ["xanthine", "bee"], "others": ["cat", "dog", "eel", "fox", "gnu"]})
+    model.fit(X, y).set_taxonomy({"insects": ["xanthine", "bee"]})
+    model.predict_topk(X, 3, labels=["xanthine", "bee"])
+    pickled = pickle.dumps(model.forget(["xanthine"]).compact())
+    assert b"xanthine" not in pickled and "xanthine".encode("utf-32-le") not in pickled
+    assert set(pickle.loads(pickled).predict(X)) <= set(CLASSES[1:])
+
+
+@pytest.mark.parametrize("form", [np.asarray, sp.csr_matrix])
+def test_a_softmax_tree_continues_without_forgotten_labels(form, tmp_path):
+    X, y = example_data()
+    model = treemax.SoftmaxTree(warm_start=True, iterations=2, **QUIET).fit(form(X), y)
+    model.forget(["cat"]).save(tmp_path / "model.treemax", resume=True)
+    loaded, kept = treemax.load(tmp_path / "model.treemax"), y != "cat"
+    for other in (loaded, model.compact()):
+        assert all(len(leaf.classes) == leaf.coef.shape[0] for state in other.states_ for leaf in state.leaves)
+        assert max(leaf.classes.max(initial=0) for state in other.states_ for leaf in state.leaves) == 5
+        other.fit(form(X[kept]), y[kept])
+        assert other.score(form(X[kept]), y[kept]) > 0.95
+    np.testing.assert_array_equal(model.predict_proba(form(X)), loaded.predict_proba(form(X)))
+
+
 def test_indicator_matrices_keep_their_columns(tmp_path):
     X, y = example_data()
     Y = np.eye(len(CLASSES), dtype=np.int64)[np.searchsorted(CLASSES, y)]

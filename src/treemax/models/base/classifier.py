@@ -230,9 +230,9 @@ class LabelClassifier(PublishedSettings, SavedEstimator, ClassifierMixin, BaseEs
         return False
 
     def _repeated(
-        self, rows: Rows, labels: RaggedLabels, weights: NDArray[np.float32] | None, n_before: int = 0
+        self, rows: Rows, labels: RaggedLabels, weights: NDArray[np.float32] | None, n_before: int | None = None
     ) -> tuple[Rows, RaggedLabels, NDArray[np.float32] | None]:
-        """Repeat rows as often as their weights say if the model needs it; `n_before` rows were repeated before."""
+        """Repeat rows as often as their weights say if the model needs it; in a stream `n_before` rows came before."""
         if not self._repeats_rows() or (weights is None and self.class_weight is None):
             return rows, labels, weights
         self._check_class_weight(labels.multi_label)

@@ -286,8 +286,10 @@ class ChangeableLabels(SharedEstimator):
         kept = np.ones(len(index), dtype=bool)
         kept[forgotten] = False
         twin: Self = SharedEstimator._snapshot(self)
-        twin.__dict__.pop("_classes", None)
+        for kept_from_before in ("_classes", "_checked"):  # which have the names of forgotten labels
+            twin.__dict__.pop(kept_from_before, None)
         twin.model_ = self.model_.without_labels(kept)
+        twin._compact_state(kept)
         twin.label_index_ = index.without(forgotten)
         twin.label_counts_ = self.label_counts_[kept]
         twin.label_weights_ = None if self.label_weights_ is None else self.label_weights_[kept]
@@ -300,6 +302,9 @@ class ChangeableLabels(SharedEstimator):
         twin._changes = self._changes.without_forgotten(kept, n_columns)
         twin.__dict__.update(self._parameters_with_names(dict.fromkeys(index.labels(forgotten).tolist())))
         return twin
+
+    def _compact_state(self, kept: NDArray[np.bool_]) -> None:
+        """Remove the other labels from what training continues from beside `model_`."""
 
     def _parameters_with_names(self, names: dict[Any, Any]) -> dict[str, Any]:
         """Return the attributes that name labels, with new names; those whose new name is None are left out."""

@@ -22,6 +22,7 @@ from treemax.inputs.rows import Rows, SparseRows, check_scale, sliceable, take_r
 from treemax.models.base.classifier import LabelClassifier
 from treemax.models.base.empty_rows import empty_rows
 from treemax.models.base.label_changes import ADDED, CHANGING
+from treemax.models.trained.parts import whole_number
 from treemax.models.training.learning_rates import FAR_LONGER
 from treemax.numpy_only.topk import TopK
 from treemax.parallel.locks import ModelLock
@@ -333,6 +334,7 @@ class OnlineLabelClassifier(LabelClassifier):
         """Restore the estimator from its parts."""
         estimator = super().from_parts(header, arrays)
         estimator._started_with = estimator._fixed_parameters()
+        estimator._n_repeated = whole_number("n_repeated", header.get("n_repeated", 0))
         return estimator
 
     def _fixed_parameters(self) -> dict[str, Any]:
@@ -435,10 +437,15 @@ class OnlineLabelClassifier(LabelClassifier):
 
     def to_parts(self, resume: bool = False) -> tuple[dict[str, Any], modelfile.Arrays]:
         """Return the estimator as a JSON-able header and named arrays, copied from the model."""
-        parts = super().to_parts
+        of_all = super().to_parts
+
+        def parts() -> tuple[dict[str, Any], modelfile.Arrays]:
+            header, arrays = of_all(resume)
+            return {**header, **({"n_repeated": self._n_repeated} if resume and self._n_repeated else {})}, arrays
+
         if self._lock.in_snapshot:  # such as while a file is written: no copies are needed
-            return parts(resume)
-        return self._lock.snapshot(lambda: copy.deepcopy(parts(resume)))
+            return parts()
+        return self._lock.snapshot(lambda: copy.deepcopy(parts()))
 
     def __getstate__(self) -> dict[str, Any]:
         """Return a deep copy of the state, since it is pickled after the lock is released."""

@@ -431,6 +431,9 @@ class SoftmaxTree(LabelClassifier):
 
     # --- saving -----------------------------------------------------------------------------------------
 
+    def _compact_state(self, kept: NDArray[np.bool_]) -> None:
+        self.states_ = self.states_ and [state.without_labels(kept) for state in self.states_]
+
     def _model_parts(self, resume: bool) -> tuple[dict[str, Any], modelfile.Arrays]:
         header, arrays = self.model_.to_parts(resume)
         header |= {"alpha": self.alpha_, "smoothing": self._best_smoothing_, "states": []}

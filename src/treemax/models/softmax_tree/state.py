@@ -50,6 +50,11 @@ class Leaf:
         place = np.minimum(np.searchsorted(self.classes, labels), len(self.classes) - 1)
         return np.where(self.classes[place] == labels, place, -1)
 
+    def without_labels(self, kept: NDArray[np.bool_]) -> Leaf:
+        """Return the leaf with the `kept` labels only, numbered anew."""
+        own = np.flatnonzero(kept[self.classes])
+        return Leaf((np.cumsum(kept) - 1)[self.classes[own]], self.coef[own], self.bias[own])
+
 
 @dataclass(frozen=True)
 class TaoSettings:
@@ -113,6 +118,11 @@ class SoftmaxTreeState:
     def is_complete(self) -> bool:
         """Whether every node has parameters."""
         return None not in self.planes and None not in self.leaves
+
+    def without_labels(self, kept: NDArray[np.bool_]) -> SoftmaxTreeState:
+        """Return the state with the `kept` labels only, numbered anew; leaves may become empty."""
+        leaves = [None if leaf is None else leaf.without_labels(kept) for leaf in self.leaves]
+        return SoftmaxTreeState(self.depth, list(self.planes), leaves, list(self.history))
 
     def penalty(self, settings: TaoSettings) -> float:
         """Return the penalty of the weights of all nodes."""

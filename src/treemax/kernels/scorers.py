@@ -31,6 +31,7 @@ from treemax.kernels.intrinsics import minimum
 from treemax.kernels.jit import BARE_OPTIONS, fast_inline_kernel, inline_kernel, kernel
 
 EMPTY = np.uint64(0xFFFFFFFFFFFFFFFF)  # no key
+TOGETHER = 16  # rows that descend a tree together, a level at a time
 AHEAD = 2  # scorers prefetched: they are far apart in memory
 LEAST_NEW = np.float32(0.05)  # smallest gradient that creates a weight; existing weights learn from smaller ones
 _ZERO = np.float32(0.0)

@@ -20,6 +20,7 @@ from treemax.kernels.intrinsics import empty, minimum
 from treemax.kernels.jit import bare_fast_kernel, bare_inline_kernel, bare_kernel, kernel
 from treemax.kernels.queues import offer
 from treemax.kernels.scorers import (
+    TOGETHER,
     begin_group,
     buckets_needed,
     end_group,
@@ -54,7 +55,6 @@ _ONE = np.float32(1.0)
 _ZERO = np.float32(0.0)
 _HALF = np.float32(0.5)
 _UNIT = np.float32(2.0**-24)
-TOGETHER = 16  # rows that descend together, a level at a time
 
 
 class Nodes(NamedTuple):

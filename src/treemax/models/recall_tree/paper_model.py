@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from treemax.explanations import Trace
 from treemax.inputs.rows import Rows
 from treemax.kernels.arithmetic import MOST_COUNT
-from treemax.kernels.scorers import EMPTY, KeptWeights
+from treemax.kernels.scorers import EMPTY, TOGETHER, KeptWeights
 from treemax.models.parts import (
     MOST_COUNTED,
     check_memory,
@@ -118,7 +118,7 @@ class PaperTreeModel(CandidateModel):
         return Workspace(
             np.zeros(longest, np.int64), np.zeros(longest, np.float32), np.zeros(width, np.int32),
             np.zeros(width, np.float32), np.zeros(width, np.float32), np.zeros(1, np.float32),
-            np.zeros(kernels.TOGETHER, np.int64), np.zeros(kernels.TOGETHER), np.zeros(kernels.TOGETHER, np.int64),
+            np.zeros(TOGETHER, np.int64), np.zeros(TOGETHER), np.zeros(TOGETHER, np.int64),
         )  # fmt: skip
 
     def top_k(self, rows: Rows, k: int, search: Descent, threads: int = 1) -> tuple[NDArray[Any], NDArray[Any]]:

@@ -86,10 +86,6 @@ class OnlineLabelTree(OnlineLabelClassifier, WithHierarchy):
         0 for no progress bar.
     max_labels : int or None
         Maximum number of labels in a stream; None for no limit. See `partial_fit`.
-    max_memory : float or None
-        Maximum memory of the tree and its weights in GB; None for no limit. When it is reached, a quarter of the weights
-        is dropped, those of features with the smallest weights; they start again from zero if these features return.
-        Labels are never dropped: an error is raised if their nodes take three quarters of it, so set `max_labels`, too.
 
     For reproducing the paper
     -------------------------
@@ -116,6 +112,10 @@ class OnlineLabelTree(OnlineLabelClassifier, WithHierarchy):
 
     Other Parameters
     ----------------
+    max_memory : float or None
+        Maximum memory of the tree and its weights in GB; None for no limit. When it is reached, a quarter of the weights
+        is dropped, those of features with the smallest weights; they start again from zero if these features return.
+        Labels are never dropped: an error is raised if their nodes take three quarters of it, so set `max_labels`, too.
     precision : "float16" or "float8"
         Precision of the weights in files without the learning state. With "float8" they are rounded to one byte and
         those close to zero are dropped: the file has about a third of the size, and the model that is loaded from it

@@ -16,6 +16,7 @@ from treemax.kernels.jit import bare_inline_kernel, bare_kernel, fast_inline_ker
 
 MIX = np.uint64(0x9E3779B97F4A7C15)
 BUCKET_WORDS = 2 * LANES  # eight owners, numbered from 1 (0 is free), and their eight weights
+MANY = 3  # times as many entries as owners, above which owners are looked up, not entries
 FULL = 6  # mean entries per bucket at which a table of several buckets grows
 NOWHERE = np.uint64(0xFFFFFFFFFFFFFFFF)
 _ZERO = np.float32(0.0)
@@ -93,6 +94,49 @@ def weight_of(buckets, word, wanted):
     lane = np.uint64(vector.lowest_bit(bits | np.uint32(128)))
     weight = reinterpret(np.uint32(buckets[place + _LANES + lane]), np.float32)
     return weight if bits else _ZERO
+
+
+@bare_inline_kernel
+def _is_large(word, n):
+    return _LANES << (word & SIZE_BITS) > np.uint64(MANY * n)
+
+
+@bare_kernel
+def prefetch_weights(scorers, word, owners, n):
+    """Prefetch what `find_weights` reads at random."""
+    if _is_large(word, n):
+        for q in range(n):
+            prefetch_weight(scorers, word, np.uint32(owners[q] + 1), False)
+    else:
+        vector.prefetch(scorers.buckets, (word >> _START) * _WORDS)
+
+
+@bare_kernel
+def find_weights(scorers, word, owners, n, place, out):
+    """Write the weights of the first n owners in a table, 0 where one is not there. `place` has the number of each of them,
+    from 1, at the number of the owner from 1, and 0 elsewhere."""
+    buckets, first, n_buckets = scorers.buckets, word >> _START, _ONE << (word & SIZE_BITS)
+    if _is_large(word, n):
+        for q in range(n):
+            out[q] = weight_of(buckets, word, np.uint32(owners[q] + 1))
+        return
+    for q in range(n):
+        out[q] = _ZERO
+    for at in range(first * _WORDS, (first + n_buckets) * _WORDS, _WORDS):
+        for lane in range(at, at + _LANES):
+            q = place[buckets[lane]]
+            if q:
+                out[q - 1] = reinterpret(np.uint32(buckets[lane + _LANES]), np.float32)
+
+
+@bare_inline_kernel
+def prefetch_weight(scorers, word, wanted, with_square):
+    """Prefetch the bucket where the weight of an owner is likely to be; also its square, if it will be updated."""
+    at, _ = _home(word, wanted)
+    bucket = (word >> _START) + at
+    vector.prefetch(scorers.buckets, bucket * _WORDS)
+    if with_square:
+        vector.prefetch(scorers.entry_squares, bucket * _LANES)
 
 
 @bare_inline_kernel

@@ -19,7 +19,10 @@ from treemax.kernels.feature_tables import (
     MIX,
     SIZE_BITS,
     SparseScorers,
+    find_weights,
     n_entries,
+    prefetch_weight,
+    prefetch_weights,
     sparse_step,
     table_capacity,
     weight_of,
@@ -28,6 +31,7 @@ from treemax.kernels.intrinsics import minimum
 from treemax.kernels.jit import BARE_OPTIONS, fast_inline_kernel, inline_kernel, kernel
 
 EMPTY = np.uint64(0xFFFFFFFFFFFFFFFF)  # no key
+TOGETHER = 16  # rows that descend a tree together, a level at a time
 AHEAD = 2  # scorers prefetched: they are far apart in memory
 LEAST_NEW = np.float32(0.05)  # smallest gradient that creates a weight; existing weights learn from smaller ones
 _ZERO = np.float32(0.0)
@@ -65,6 +69,29 @@ class SparseGroups(NamedTuple):
     used: np.ndarray  # used slots; a lock
     bias: np.ndarray
     bias_squares: np.ndarray
+
+
+class KeptWeights(NamedTuple):
+    """Weights of a group of rows that are scored by the same owners: those of frequent features are found once."""
+
+    group: np.ndarray  # its number
+    keys: np.ndarray  # group and feature
+    weights: np.ndarray  # of all owners
+    place: np.ndarray  # of each owner in the group, from 1; see `find_weights`
+
+
+@inline_kernel
+def begin_group(kept, number, owners, n):
+    """Begin the next group of rows, with these owners."""
+    kept.group[0] = number
+    for q in range(n):
+        kept.place[owners[q] + 1] = q + 1
+
+
+@inline_kernel
+def end_group(kept, owners, n):
+    for q in range(n):
+        kept.place[owners[q] + 1] = 0
 
 
 @fast_inline_kernel
@@ -317,6 +344,67 @@ def _overload_update(scorers, group, gradients, width, x, rate, initial):
     return grouped
 
 
+def score_of_row(scorers, owner, rows, i, one):
+    """Compute the score of row i, with one scorer per owner."""
+    raise NotImplementedError
+
+
+def prefetch_row(scorers, rows, i):
+    """Prefetch what tells where the weights for row i are."""
+    raise NotImplementedError
+
+
+def prefetch_score(scorers, owner, rows, i, with_squares):
+    """Prefetch the weights of an owner for row i; also AdaGrad's sums, if it will be updated."""
+    raise NotImplementedError
+
+
+@overload(score_of_row, jit_options=BARE_OPTIONS)
+def _overload_score_of_row(scorers, owner, rows, i, one):
+    if isinstance(rows, types.Array):
+
+        def dense(scorers, owner, rows, i, one):
+            scores(scorers, owner, 1, rows[i], one)
+            return one[0]
+
+        return dense
+
+    def sparse(scorers, owner, rows, i, one):
+        indptr, indices, values = rows
+        scores(scorers, owner, 1, (indices[indptr[i] : indptr[i + 1]], values[indptr[i] : indptr[i + 1]]), one)
+        return one[0]
+
+    return sparse
+
+
+@overload(prefetch_row, jit_options=BARE_OPTIONS)
+def _overload_prefetch_row(scorers, rows, i):
+    if scorers.instance_class is not SparseScorers:
+        return lambda scorers, rows, i: None
+
+    def sparse(scorers, rows, i):
+        indptr, indices, _ = rows
+        for p in range(np.uint64(indptr[i]), np.uint64(indptr[i + 1])):
+            vector.prefetch(scorers.tables, np.uint64(indices[p]))
+
+    return sparse
+
+
+@overload(prefetch_score, jit_options=BARE_OPTIONS)
+def _overload_prefetch_score(scorers, owner, rows, i, with_squares):
+    if scorers.instance_class is not SparseScorers:
+        return lambda scorers, owner, rows, i, with_squares: None
+
+    def sparse(scorers, owner, rows, i, with_squares):
+        indptr, indices, _ = rows
+        for p in range(np.uint64(indptr[i]), np.uint64(indptr[i + 1])):
+            word = scorers.tables[indices[p]]
+            if word:
+                prefetch_weight(scorers, word, np.uint32(owner + 1), with_squares)
+
+    return sparse
+
+
 def scores_of(scorers, owners, n, x, out):
     """Compute the scores of the first n owners for a row, with one scorer per owner."""
     raise NotImplementedError
@@ -362,6 +450,46 @@ def _overload_scores_of(scorers, owners, n, x, out):
             if word:
                 for q in range(n):
                     out[q] += value * weight_of(scorers.buckets, word, np.uint32(owners[q] + 1))
+
+    return sparse
+
+
+@inline_kernel
+def _place_of(kept, feature):
+    return np.uint64(feature) * MIX >> np.uint64(40) & np.uint64(kept.keys.size - 1)
+
+
+def scores_in_group(scorers, owners, n, x, kept, out):
+    """Compute the scores of the first n owners for a row of a group of rows, which have the same owners."""
+    raise NotImplementedError
+
+
+@overload(scores_in_group, jit_options=BARE_OPTIONS)
+def _overload_scores_in_group(scorers, owners, n, x, kept, out):
+    if scorers.instance_class is not SparseScorers:
+        return lambda scorers, owners, n, x, kept, out: scores_of(scorers, owners, n, x, out)
+
+    def sparse(scorers, owners, n, x, kept, out):
+        indices, values = x
+        for p in range(np.uint64(indices.size)):
+            vector.prefetch(scorers.tables, np.uint64(indices[p]))
+        for p in range(np.uint64(indices.size)):
+            word = scorers.tables[indices[p]]
+            if word and kept.keys[_place_of(kept, indices[p])] != pair(kept.group[0], indices[p]):
+                prefetch_weights(scorers, word, owners, n)
+        for q in range(n):
+            out[q] = scorers.bias[owners[q]]
+        for p in range(np.uint64(indices.size)):
+            word, value = scorers.tables[indices[p]], values[p]
+            if word:
+                key = pair(kept.group[0], indices[p])
+                at = _place_of(kept, indices[p])
+                weights = kept.weights[at]
+                if kept.keys[at] != key:
+                    find_weights(scorers, word, owners, n, kept.place, weights)
+                    kept.keys[at] = key
+                for q in range(n):
+                    out[q] += value * weights[q]
 
     return sparse
 

@@ -15,7 +15,7 @@ from treemax.inputs.labels import Targets
 from treemax.kernels.jit import kernel
 from treemax.kernels.scorers import LEAST_NEW
 from treemax.models.recall_tree import paper_kernels as kernels
-from treemax.models.recall_tree.paper_model import Descent
+from treemax.models.recall_tree.paper_model import KEPT_FEATURES, Descent
 from treemax.models.recall_tree.paper_training import candidates_for, depth_for, empty_model, learn
 from treemax.models.recall_tree.training import RecallTreeSettings
 
@@ -306,7 +306,13 @@ def test_path_features_can_be_as_good_as_the_tree(bound):
     model.regressors.bias[model.nodes.labels[0, 0]] = 0.5  # the root has no feature
     ends = np.empty(len(rows), np.int64)
     kernels.find_nodes(
-        model.rows(rows), len(rows), model.nodes, model.routers, descent.options, model.workspace(descent), ends
+        model.rows(rows),
+        np.arange(len(rows), dtype=np.uint32),
+        model.nodes,
+        model.routers,
+        descent.options,
+        model.workspace(descent),
+        ends,
     )
     model.path_scores = None
     ids, _ = model.top_k(rows, 1, descent)
@@ -594,3 +600,26 @@ def test_parameters_are_refused_by_name(parameters, message):
     X, y = problem(20)
     with pytest.raises(ValueError, match=message):
         paper(**parameters).fit(X, y)
+
+
+@pytest.mark.parametrize("one_label_share", [0.0, 1.0])
+def test_rows_together_are_scored_as_one_by_one(one_label_share):
+    """Together, rows descend a level at a time, and those at one node share what was found; more features than are kept,
+    of which some are known for few labels and some for more than are looked through."""
+    random = np.random.RandomState(5)
+    n_rows, n_labels, n_features = 1500, 300, 3000
+    y = random.randint(0, n_labels, n_rows) * (random.uniform(size=n_rows) >= 0.2 * one_label_share)
+    rare = (y[:, None] * 10 + random.randint(0, 10, (n_rows, 6))) % n_features
+    X = np.zeros((n_rows, n_features), np.float32)
+    np.put_along_axis(X, rare, 1.0, axis=1)
+    X[:, :20] = random.uniform(size=(n_rows, 20)) < 0.5
+    X = sp.csr_matrix(X)
+    model = treemax.RecallTree(algorithm="paper", passes=2, verbose=0).fit(X, y)
+    entries = model.model_.regressors.tables >> np.uint64(5) & np.uint64(2**27 - 1)
+    assert entries.max() > 3 * model._search().n_candidates and np.median(entries[entries > 0]) < 20
+    assert len(np.unique(X.indices)) > KEPT_FEATURES
+    together, k = model.predict_topk(X, 5), np.arange(0, n_rows, 7)
+    for i in k.tolist():
+        one = model.predict_topk(X[i], 5)
+        np.testing.assert_array_equal(one.labels[0], together.labels[i])
+        np.testing.assert_array_equal(one.scores[0], together.scores[i])

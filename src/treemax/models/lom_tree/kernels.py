@@ -18,7 +18,21 @@ from treemax.kernels.arithmetic import MOST_COUNT
 from treemax.kernels.intrinsics import maximum, minimum, zeros
 from treemax.kernels.jit import bare_inline_kernel, bare_kernel, kernel
 from treemax.kernels.queues import offer, pad
-from treemax.kernels.scorers import EMPTY, buckets_needed, pair, release, reserve, row_of, scores, slot, update
+from treemax.kernels.scorers import (
+    EMPTY,
+    TOGETHER,
+    buckets_needed,
+    pair,
+    prefetch_row,
+    prefetch_score,
+    release,
+    reserve,
+    row_of,
+    score_of_row,
+    scores,
+    slot,
+    update,
+)
 
 LEFT, RIGHT = 0, 1
 NODES, REGRESSORS, ROOT, INNER = 0, 1, 2, 3  # places in `used`
@@ -174,11 +188,43 @@ def _child(node, score, nodes):
 
 
 @bare_inline_kernel
+def _with_rows(leaf, nodes):
+    return leaf if nodes.totals[leaf] else np.int64(nodes.parents[leaf])
+
+
+@bare_inline_kernel
 def _descend(x, node, nodes, regressors, one):
     """Return the leaf of a row below a node; its parent if the leaf has no rows yet."""
     while nodes.regressors[node]:
         node = _child(node, _score(x, node, nodes, regressors, one), nodes)
-    return node if nodes.totals[node] else np.int64(nodes.parents[node])
+    return _with_rows(node, nodes)
+
+
+@bare_kernel
+def _descend_together(rows, order, first, last, nodes, regressors, one, ends, descending, learns):
+    """Write the node without a regressor that each of the rows order[first:last] reaches to `ends`.
+
+    They descend a level at a time, so that memory is prefetched for all of them at once; with `learns`, also what updates of
+    the regressors read.
+    """
+    n = last - first
+    for j in range(n):
+        ends[j], descending[j] = nodes.used[ROOT], j
+        prefetch_row(regressors, rows, order[first + j])
+    while n:
+        left = 0
+        for q in range(n):
+            j = descending[q]
+            regressor = nodes.regressors[ends[j]]
+            if regressor:
+                prefetch_score(regressors, regressor - 1, rows, order[first + j], learns)
+                descending[left] = j
+                left += 1
+        n = left
+        for q in range(n):
+            j = descending[q]
+            score = score_of_row(regressors, nodes.regressors[ends[j]] - 1, rows, order[first + j], one)
+            ends[j] = _child(ends[j], score, nodes)
 
 
 @bare_inline_kernel
@@ -251,8 +297,11 @@ def learn(rows, labels, order, start, rate, initial, nodes, tallies, regressors,
 
     `found` counts the rows whose label was predicted before they were learned.
     """
-    one = zeros(1, np.float32)
+    one, ends, descending = zeros(1, np.float32), zeros(TOGETHER, np.int64), zeros(TOGETHER, np.int64)
     for i in range(start, order.size):
+        if (i - start) % TOGETHER == 0:  # prefetches: the rows descend again one by one, while the regressors learn
+            last = minimum(i + TOGETHER, order.size)
+            _descend_together(rows, order, i, last, nodes, regressors, one, ends, descending, True)
         x, label = row_of(rows, order[i]), labels[order[i]]
         n_buckets = buckets_needed(regressors, x, DEEPEST)
         if not (_has_room(nodes, tallies, regressors) and reserve(regressors, n_buckets)):
@@ -269,12 +318,16 @@ def room_for(rows, i, regressors):
 
 
 @kernel
-def predict(rows, n_rows, nodes, tallies, regressors, weights, first, of_first, ids, probabilities):
+def predict(rows, order, nodes, tallies, regressors, weights, first, of_first, ids, probabilities):
     """The most frequent of all labels of each row's leaf (`first`), those of the labels with a weight (`ids`), and their
     relative frequencies; either may have no columns."""
     one, n_first, k = zeros(1, np.float32), first.shape[1], ids.shape[1]
-    for i in range(n_rows):
-        node = _descend(row_of(rows, i), nodes.used[ROOT], nodes, regressors, one)
+    ends, descending = zeros(TOGETHER, np.int64), zeros(TOGETHER, np.int64)
+    for i in range(order.size):
+        if i % TOGETHER == 0:
+            last = minimum(i + TOGETHER, order.size)
+            _descend_together(rows, order, i, last, nodes, regressors, one, ends, descending, False)
+        node = _with_rows(ends[i % TOGETHER], nodes)
         best, n_leading, filled = nodes.best[node], 0, 0
         if best != NONE:
             most = np.float32(nodes.largest[node])

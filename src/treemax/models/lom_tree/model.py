@@ -104,7 +104,8 @@ class LOMTreeModel(OnlineTreeModel):
 
         def answer(block: slice) -> None:
             n_rows, own = block.stop - block.start, [array[block] for array in found]
-            predict(self.rows(rows[block]), n_rows, self.nodes, self.tallies, regressors, read_only(weights), *own)
+            order = np.arange(n_rows, dtype=np.uint32)
+            predict(self.rows(rows[block]), order, self.nodes, self.tallies, regressors, read_only(weights), *own)
 
         run_all(blocks(len(rows), k + n_first), answer, threads)
         return found

@@ -112,6 +112,10 @@ class OnlineLabelTree(OnlineLabelClassifier, WithHierarchy):
 
     Other Parameters
     ----------------
+    max_memory : float or None
+        Maximum memory of the tree and its weights in GB; None for no limit. When it is reached, a quarter of the weights
+        is dropped, those of features with the smallest weights; they start again from zero if these features return.
+        Labels are never dropped: an error is raised if their nodes take three quarters of it, so set `max_labels`, too.
     precision : "float16" or "float8"
         Precision of the weights in files without the learning state. With "float8" they are rounded to one byte and
         those close to zero are dropped: the file has about a third of the size, and the model that is loaded from it
@@ -191,6 +195,7 @@ class OnlineLabelTree(OnlineLabelClassifier, WithHierarchy):
     random_state: Any = 0
     verbose: int = 1
     max_labels: int | None = None
+    max_memory: float | None = None
     precision: str = "float16"
     class_weight: Any = None
 
@@ -208,6 +213,7 @@ class OnlineLabelTree(OnlineLabelClassifier, WithHierarchy):
             check_number(name, getattr(self, name), whole=True, least=2)
         for name in ("passes", "beam"):
             check_number(name, getattr(self, name), whole=True, least=1)
+        check_number("max_memory", self.max_memory, above=0, optional=True)
         check_number("alpha", self.alpha, least=0, most=1)
         check_number("epsilon", self.epsilon, above=0)
         check_number("least_gradient", self.least_gradient, least=0, most=0.5)
@@ -230,6 +236,7 @@ class OnlineLabelTree(OnlineLabelClassifier, WithHierarchy):
             first_rows, first_targets = sparsified(take_rows(sparse, first)), take_targets(targets, first)
         tree = self._initial_tree(first_rows, first_targets, index, multi_label, settings)
         tree.reserve_labels(len(index))
+        tree.bound_memory(self._most_bytes())
         self.settings_ = settings
         done, planned = 0, self.passes * len(rows)
         with progress_bar(planned, "online-label-tree", "rows", self.verbose) as bar:
@@ -252,7 +259,11 @@ class OnlineLabelTree(OnlineLabelClassifier, WithHierarchy):
         self.settings_ = self._settings()
         tree = self._initial_tree(sparsified(rows), targets, index, multi_label, self.settings_)
         tree.reserve_labels(len(index))
+        tree.bound_memory(self._most_bytes())
         return tree
+
+    def _most_bytes(self) -> float | None:
+        return None if self.max_memory is None else self.max_memory * 1e9
 
     def _resized(self, model: OnlineTree, n_features: int, n_labels: int) -> OnlineTree:
         settings = self._settings()
@@ -272,6 +283,7 @@ class OnlineLabelTree(OnlineLabelClassifier, WithHierarchy):
             )
             model.has_squares = True
         model.reserve_labels(n_labels)
+        model.bound_memory(self._most_bytes())
         return model
 
     def _continue(self, model: OnlineTree, rows: Rows, targets: Targets) -> Iterator[int]:
@@ -404,6 +416,7 @@ class OnlineLabelTree(OnlineLabelClassifier, WithHierarchy):
             "depth": self.model_.depth,
             "nodes": self.model_.n_nodes,
             "memory_mb": round(self.model_.nbytes / 2**20, 1),
+            "dropped_weights": self.model_.n_dropped,
         }
 
     # --- saving -----------------------------------------------------------------------------------------
@@ -412,7 +425,7 @@ class OnlineLabelTree(OnlineLabelClassifier, WithHierarchy):
         rounded = self.precision == "float8" and not resume
         header, arrays = self.model_.to_rounded_parts() if rounded else self.model_.to_parts(resume)
         state = {"random_state": header["random_state"], "settings": vars(self.settings_)}
-        return {**state, "stream": header["stream"]}, arrays
+        return {**state, **header}, arrays
 
     def _model_from_parts(self, header: dict[str, Any], arrays: modelfile.Arrays) -> OnlineTree:
         self.settings_ = settings = settings_from(OnlineTreeSettings, header["settings"])

@@ -33,7 +33,7 @@ def stored_lanes(block, blocks):
 
 
 @kernel
-def _sort(numbers):
+def sort(numbers):
     """Shell sort in place; Numba's own sort takes many seconds to compile."""
     gap = 1
     while gap < numbers.size:
@@ -57,7 +57,7 @@ def _sorted_slots(block, blocks, store, room):
             room[n] = store.slots[position]
             n += 1
     own = room[:n]
-    _sort(own)
+    sort(own)
     return own
 
 

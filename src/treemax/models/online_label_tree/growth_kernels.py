@@ -9,7 +9,6 @@ from treemax.kernels.jit import inline_kernel, kernel
 from treemax.models.online_label_tree.kernels import (
     BEST_GREEDY_PRINTED,
     BLOCKS,
-    CHUNK_BITS,
     COMPLETE,
     EMPTY,
     FEWEST_LANES,
@@ -25,7 +24,6 @@ from treemax.models.online_label_tree.kernels import (
     RANDOM,
     RANDOM_STATE,
     SELECTED,
-    SLOTS,
     SLOTS_WANTED,
     SMALLEST_TABLE_BITS,
     START,
@@ -35,6 +33,7 @@ from treemax.models.online_label_tree.kernels import (
     all_lanes,
     block_scores,
     find_all,
+    fits,
     lanes_for,
     new_record,
     new_table,
@@ -369,8 +368,7 @@ def _room_to_extend(node, nodes, blocks, store, counts):
     return (
         counts[NODES] + 2 <= nodes.parent.size
         and counts[BLOCKS] + 4 <= blocks.following.size
-        and counts[SLOTS] + counts[SLOTS_WANTED] <= store.slots.size
-        and counts[LINES] + counts[LINES_WANTED] <= store.chunks.size << CHUNK_BITS
+        and fits(counts[LINES_WANTED], counts[SLOTS_WANTED], store, counts)
     )
 
 

@@ -38,8 +38,15 @@ BEST_GREEDY, BEST_GREEDY_PRINTED, RANDOM, COMPLETE, ONE_LEVEL, NO_GROWTH = 0, 1,
 # Indices into `counts`.
 NODES, BLOCKS, LINES, SLOTS, LINES_PLANNED, SLOTS_PLANNED = 0, 1, 2, 3, 4, 5
 SELECTED, RANDOM_STATE, UPDATES, AUXILIARY_UPDATES, TABLE_LOCK = 6, 7, 8, 9, 10
-LINES_WANTED, SLOTS_WANTED, WIDEST, START, N_COUNTS = 11, 12, 13, 14, 15
-# WIDEST: the most children of a node; START: the node where the search for the place of a new label begins
+LINES_WANTED, SLOTS_WANTED, WIDEST, START, TABLE_SLOTS, MOST_BYTES, N_COUNTS = 11, 12, 13, 14, 15, 16, 17
+# WIDEST: the most children of a node; START: the node where the search for the place of a new label begins; TABLE_SLOTS:
+# those of tables in use; MOST_BYTES: the bound on memory
+
+NO_BOUND = 2**62
+# Bytes in all arrays of a node, a block and a slot. Within a bound, an array has an eighth of spare capacity at most, and
+# there are two of it while it is copied to a larger one.
+COPIES = 2.25
+NODE_BYTES, BLOCK_BYTES, SLOT_BYTES = int(COPIES * 72), int(COPIES * 328), int(COPIES * 8)
 
 EMPTY = np.uint64(0xFFFFFFFFFFFFFFFF)
 LOWER_HALF = np.uint64(0xFFFFFFFF)
@@ -194,6 +201,23 @@ def table_bits(n_records):
     return bits
 
 
+@kernel
+def bytes_needed(lines, slots, counts):
+    """Return the most memory that the tree takes with so many more lines and slots."""
+    fixed = counts[NODES] * NODE_BYTES + counts[BLOCKS] * BLOCK_BYTES
+    return fixed + (counts[LINES] + lines) * LINE_BYTES + (counts[TABLE_SLOTS] + slots) * SLOT_BYTES
+
+
+@bare_inline_kernel
+def fits(lines, slots, store, counts):
+    """Whether there is capacity for so many more lines and slots, and the bound on memory allows them."""
+    return (
+        counts[LINES] + lines <= store.chunks.size << CHUNK_BITS
+        and counts[SLOTS] + slots <= store.slots.size
+        and bytes_needed(lines, slots, counts) <= counts[MOST_BYTES]
+    )
+
+
 @bare_kernel
 def new_table(bits, store, counts):
     """Allocate a table with empty slots, reusing a free one if possible; -1 if the capacity is exhausted."""
@@ -205,6 +229,8 @@ def new_table(bits, store, counts):
     elif counts[SLOTS] + (1 << bits) <= store.slots.size:
         start = counts[SLOTS]
         counts[SLOTS] = start + (1 << bits)
+    if start >= 0:
+        counts[TABLE_SLOTS] += 1 << bits
     atomic.release(counts, TABLE_LOCK)
     if start >= 0:
         for at in range(start, start + (1 << bits)):
@@ -239,7 +265,7 @@ def _next_unused(link):
 
 
 @bare_kernel
-def _put(slots, start, bits, slot):
+def put_slot(slots, start, bits, slot):
     last = (np.uint64(1) << bits) - np.uint64(1)
     at = _home(slot >> np.uint64(32), bits)
     while slots[start + at] != EMPTY:
@@ -257,12 +283,13 @@ def _extend_table(block, bits, blocks, store, counts):
         return False
     for at in range(old_start, old_start + (1 << old_bits)):
         if store.slots[at] != EMPTY:
-            _put(store.slots, np.uint64(start), np.uint64(bits), store.slots[at])
+            put_slot(store.slots, np.uint64(start), np.uint64(bits), store.slots[at])
     blocks.table[block] = start << 6 | bits
     while not atomic.acquire(counts, TABLE_LOCK):
         pass
     store.slots[old_start] = _link(store.free[old_bits])
     store.free[old_bits] = old_start
+    counts[TABLE_SLOTS] -= 1 << old_bits
     atomic.release(counts, TABLE_LOCK)
     return True
 
@@ -293,7 +320,7 @@ def insert(block, feature, blocks, store, counts):
     blocks.filled[block] += 1
     if full:
         table = np.uint64(blocks.table[block])
-        _put(store.slots, table >> np.uint64(6), table & np.uint64(63), slot)
+        put_slot(store.slots, table >> np.uint64(6), table & np.uint64(63), slot)
     else:
         store.slots[start + at] = slot
     atomic.release(blocks.lock, block)

@@ -9,17 +9,15 @@ from treemax.kernels.jit import bare_inline_kernel, bare_kernel, kernel
 from treemax.models.online_label_tree.growth_kernels import update_tree
 from treemax.models.online_label_tree.kernels import (
     AUXILIARY_UPDATES,
-    CHUNK_BITS,
     FIRST,
     LANES,
-    LINES,
     LINES_PLANNED,
     LINES_WANTED,
     ONE,
-    SLOTS,
     SLOTS_PLANNED,
     SLOTS_WANTED,
     UPDATES,
+    fits,
     has_free_lane,
     table_bits,
     update_block,
@@ -62,10 +60,7 @@ def _plan(count, n_features, nodes, blocks, store, counts, scratch):
             block = blocks.following[block]
     others = atomic.fetch_add(counts, LINES_PLANNED, lines)
     other_slots = atomic.fetch_add(counts, SLOTS_PLANNED, slots)
-    if (
-        counts[LINES] + others + lines > store.chunks.size << CHUNK_BITS
-        or counts[SLOTS] + other_slots + slots > store.slots.size
-    ):
+    if not fits(others + lines, other_slots + slots, store, counts):
         atomic.fetch_add(counts, LINES_PLANNED, -lines)
         atomic.fetch_add(counts, SLOTS_PLANNED, -slots)
         counts[LINES_WANTED], counts[SLOTS_WANTED] = lines, slots

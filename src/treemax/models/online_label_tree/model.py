@@ -34,7 +34,8 @@ LINE_WORDS = kernels.LINE_BYTES // 2
 CHUNK_LINES = 1 << kernels.CHUNK_BITS
 WIDTHS = np.array([2, 4, 8, LANES])  # lanes of blocks
 INITIAL_CAPACITY = 64  # nodes and blocks
-SPARE_SLOTS = 1.25  # slots of the array of tables, times those of all tables
+SPARE_SLOTS, SPARE_SLOTS_IN_BOUND = 1.25, 1.125  # slots of the array of tables, times those of all tables
+SMALLEST_BYTES = (CHUNK_LINES + 1) * kernels.LINE_BYTES + 2**17  # of a chunk, and of the other arrays at first
 INFINITE_BFLOAT = 0x7F80  # above it are those that are no numbers, and negative ones
 
 
@@ -59,6 +60,8 @@ class OnlineTree:
         self.counts = np.zeros(kernels.N_COUNTS, dtype=np.int64)
         self.counts[kernels.SELECTED] = -1
         self.counts[kernels.RANDOM_STATE] = seed
+        self.counts[kernels.MOST_BYTES] = kernels.NO_BOUND
+        self.n_dropped = 0  # weights, within the bound on memory
         self.stream = StreamSummary()
         self.placement: Any = None  # of the labels of a hierarchy, see `placement.py`
         self.reserve(nodes=INITIAL_CAPACITY, blocks=INITIAL_CAPACITY, lines=1, slots=1024)
@@ -79,11 +82,12 @@ class OnlineTree:
 
     def reserve(self, nodes: int = 0, blocks: int = 0, lines: int = 0, slots: int = 0) -> None:
         """Reserve capacity for so many more nodes, blocks, lines of records and slots."""
-        self.nodes = Nodes(*[_enlarged(array, self.n_nodes + nodes) for array in self.nodes])
+        spare = not self.is_bounded
+        self.nodes = Nodes(*[_enlarged(array, self.n_nodes + nodes, spare) for array in self.nodes])
         need, lanes = self.n_blocks + blocks, ("child", "bias", "bias_squares")
         self.blocks = Blocks(
             *[
-                _enlarged(array, need * LANES if name in lanes else need)
+                _enlarged(array, need * LANES if name in lanes else need, spare)
                 for name, array in zip(Blocks._fields, self.blocks, strict=True)
             ]
         )
@@ -97,11 +101,29 @@ class OnlineTree:
             self._move_tables(slots)
         self.store = Store(_enlarged(self.store.slots, 0), self.store.free, addresses)
 
+    def bound_memory(self, n_bytes: float | None) -> None:
+        """Set the most bytes of all arrays; None for no bound."""
+        most = kernels.NO_BOUND if n_bytes is None else int(n_bytes) - SMALLEST_BYTES
+        self.counts[kernels.MOST_BYTES] = max(0, most)
+
+    @property
+    def is_bounded(self) -> bool:
+        """Whether there is a bound on memory."""
+        return bool(self.counts[kernels.MOST_BYTES] < kernels.NO_BOUND)
+
+    def release_spare(self, lines: int, slots: int) -> None:
+        """Release capacity beyond what so many more lines and slots need."""
+        n_chunks = -(-(self.n_lines + lines) // CHUNK_LINES)
+        self.store = self.store._replace(chunks=self.store.chunks[:n_chunks])
+        self.chunks = self.chunks[:n_chunks]
+        self._move_tables(slots)
+
     def _move_tables(self, slots: int) -> None:
         """Move the tables to a larger array, close together; searches may still read the old arrays."""
         table = self.blocks.table[: self.n_blocks]
         n_slots = int((1 << (table & 63)).sum())
-        moved = np.zeros(int(SPARE_SLOTS * n_slots) + slots, dtype=np.uint64)
+        spare = SPARE_SLOTS_IN_BOUND if self.is_bounded else SPARE_SLOTS
+        moved = np.zeros(int(spare * n_slots) + slots, dtype=np.uint64)
         places, counts = np.zeros_like(self.blocks.table), self.counts.copy()
         counts[kernels.SLOTS] = kernels.move_tables(self.n_blocks, table, self.store.slots, places, moved)
         blocks = self.blocks._replace(table=places)
@@ -179,7 +201,8 @@ class OnlineTree:
         return self._header(False), modelfile.prefixed("tree", arrays)
 
     def _header(self, resume: bool) -> dict[str, Any]:
-        return {"random_state": self.random_state, "stream": self.stream.counts(resume)}
+        header = {"random_state": self.random_state, "stream": self.stream.counts(resume)}
+        return {**header, "n_dropped": self.n_dropped} if self.n_dropped else header
 
     @classmethod
     def from_parts(cls, header: dict[str, Any], arrays: modelfile.Arrays, n_labels: int) -> OnlineTree:
@@ -191,6 +214,7 @@ class OnlineTree:
         one_label = header["one_label"]
         tree = cls._from_arrays(modelfile.part("tree", arrays), one_label, n_labels, seed, header["growth"])
         tree.stream = StreamSummary.from_parts(header["stream"], modelfile.part("stream", arrays), one_label)
+        tree.n_dropped = whole_number("n_dropped", header.get("n_dropped", 0))
         return tree
 
     def without_labels(self, kept: NDArray[np.bool_]) -> OnlineTree:
@@ -198,6 +222,7 @@ class OnlineTree:
         arrays = without_labels(self._arrays(self.has_squares), kept)
         tree = self._from_arrays(arrays, self.one_label, int(kept.sum()), self.random_state, None)
         tree.stream, tree.scale_siblings = copy.deepcopy(self.stream), self.scale_siblings
+        tree.counts[kernels.MOST_BYTES], tree.n_dropped = self.counts[kernels.MOST_BYTES], self.n_dropped
         return tree
 
     def _arrays(self, resume: bool) -> dict[str, NDArray[Any]]:
@@ -208,6 +233,9 @@ class OnlineTree:
         arrays = {**self._tree_arrays(), "filled": self.blocks.filled[: self.n_blocks]}
         if resume:
             arrays["bias_squares"] = self.blocks.bias_squares[: self.n_blocks * LANES]
+        width = self.blocks.width[: self.n_blocks]
+        if resume and self.is_bounded and (width != _widths(arrays["used"], arrays["lanes"])).any():
+            arrays["width"] = width  # what is dropped next depends on it
         return {**arrays, **self._packed_records(resume)}
 
     def _tree_arrays(self) -> dict[str, NDArray[Any]]:
@@ -271,7 +299,11 @@ class OnlineTree:
         if filled.min() < 0 or filled.max() > n_records or filled.sum() != n_records:
             raise ValueError("the features do not fit the tree")
         width = _widths(used, lanes)
-        slots = int(np.maximum(1 << kernels.SMALLEST_TABLE_BITS, 4 * filled).sum())
+        if "width" in arrays:
+            if not np.isin(arrays["width"], WIDTHS).all() or (arrays["width"] < width).any():
+                raise ValueError("the tree is damaged: blocks have too few lanes")
+            width = arrays["width"]
+        slots = int(_table_sizes(filled).sum())
         self.reserve(n_nodes, n_blocks, int((-(-filled * width // LANES)).sum()), slots)
         self.counts[kernels.NODES], self.counts[kernels.BLOCKS] = n_nodes, n_blocks
         _fill_nodes(self.nodes, self.blocks, label, owner, used, child)
@@ -401,6 +433,14 @@ def _grows(used: NDArray[np.int64], lanes: NDArray[np.uint32]) -> NDArray[np.boo
     return (used < LANES) & ((lanes >> np.minimum(used, LANES - 1).astype(np.uint32)) & 1 > 0)
 
 
+def _table_sizes(filled: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return the slots of tables with so many records."""
+    sizes = np.full(len(filled), 1 << kernels.SMALLEST_TABLE_BITS)
+    while (small := 3 * sizes < 4 * filled).any():
+        sizes[small] *= 2
+    return sizes
+
+
 def _widths(used: NDArray[np.int64], lanes: NDArray[np.uint32]) -> NDArray[np.int64]:
     """Return the lanes of blocks that are loaded: all that learn, or as many as their children need."""
     grows, last = _grows(used, lanes), len(WIDTHS) - 1
@@ -416,11 +456,11 @@ def _empty_blocks() -> Blocks:
     return Blocks(*[np.zeros(0, dtype=kinds.get(name, np.int64)) for name in Blocks._fields])
 
 
-def _enlarged(array: NDArray[Any], need: int) -> NDArray[Any]:
+def _enlarged(array: NDArray[Any], need: int, spare: bool = True) -> NDArray[Any]:
     """Return the array, or a larger copy if it is too small or read-only; searches may still read the old one."""
     if need <= len(array) and array.flags.writeable:
         return array
-    capacity = len(array) if need <= len(array) else max(need, 2 * len(array))
+    capacity = len(array) if need <= len(array) else max(need, 2 * len(array) if spare else 0)
     larger = np.zeros(capacity, dtype=array.dtype)
     larger[: len(array)] = array
     return larger
@@ -445,6 +485,7 @@ _TYPES = {
 }  # fmt: skip
 _EXACT = {"features": np.uint32, "weights": np.float16}
 _OPTIMISER = {"bias_squares": np.float32, "squares": np.uint16}
+_OPTIONAL = {"width": np.int64}
 
 
 def _check_types(arrays: dict[str, NDArray[Any]]) -> None:
@@ -453,6 +494,7 @@ def _check_types(arrays: dict[str, NDArray[Any]]) -> None:
     missing = set(types) - set(arrays)
     if missing:
         raise ValueError(f"the model has no {', '.join(sorted(missing))}")
+    types |= _OPTIONAL
     for name, array in arrays.items():
         if name not in types or array.dtype != types[name] or array.ndim != 1:
             raise ValueError(f"the model has an array {name} of {array.ndim} dimensions and type {array.dtype}")
@@ -461,7 +503,8 @@ def _check_types(arrays: dict[str, NDArray[Any]]) -> None:
         if (arrays["squares"] > INFINITE_BFLOAT).any():
             raise ValueError("the model has sums of squares that are negative or no numbers")
     n_blocks = len(arrays["owner"])
-    for name, length in (("used", 1), ("lanes", 1), ("filled", 1), ("bias", LANES), ("bias_squares", LANES)):
+    lengths = {"used": 1, "lanes": 1, "filled": 1, "width": 1, "bias": LANES, "bias_squares": LANES}
+    for name, length in lengths.items():
         if name in arrays and len(arrays[name]) != length * n_blocks:
             raise ValueError(f"the model has {len(arrays[name])} numbers of {name} for {n_blocks} blocks")
 

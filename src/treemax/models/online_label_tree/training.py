@@ -14,6 +14,7 @@ from treemax.inputs.labels import Targets
 from treemax.inputs.rows import SparseRows
 from treemax.memory import available_bytes, format_bytes
 from treemax.models.online_label_tree import growth_kernels, kernels, learning_kernels
+from treemax.models.online_label_tree.dropping import drop_smallest
 from treemax.models.online_label_tree.kernels import LANES, Scratch
 from treemax.models.online_label_tree.model import CHUNK_LINES, OnlineTree
 from treemax.models.online_label_tree.placement import Placement
@@ -267,8 +268,10 @@ def _learn_piece(
 
 def _reserve_wanted(tree: OnlineTree) -> None:
     """Reserve the capacity that a kernel found missing, and some more; raise MemoryError if it does not fit in memory."""
-    lines = int(tree.counts[kernels.LINES_WANTED]) + CHUNK_LINES // 2
-    slots = int(tree.counts[kernels.SLOTS_WANTED])
+    lines, slots = (int(tree.counts[number]) for number in (kernels.LINES_WANTED, kernels.SLOTS_WANTED))
+    if kernels.bytes_needed(lines, slots, tree.counts) > tree.counts[kernels.MOST_BYTES]:
+        drop_smallest(tree, lines, slots)
+    lines += 0 if tree.is_bounded else CHUNK_LINES // 2
     needed, available = lines * kernels.LINE_BYTES + 8 * slots, available_bytes()
     if needed > 0.9 * available:
         raise MemoryError(

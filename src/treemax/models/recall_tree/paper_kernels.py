@@ -16,10 +16,26 @@ import numpy as np
 
 from treemax.kernels import atomic
 from treemax.kernels.arithmetic import MOST_COUNT, exp32, next_random, random_for
-from treemax.kernels.intrinsics import minimum
+from treemax.kernels.intrinsics import empty, minimum
 from treemax.kernels.jit import bare_fast_kernel, bare_inline_kernel, bare_kernel, kernel
 from treemax.kernels.queues import offer
-from treemax.kernels.scorers import buckets_needed, release, reserve, row_of, scores, scores_of, update, update_of
+from treemax.kernels.scorers import (
+    TOGETHER,
+    begin_group,
+    buckets_needed,
+    end_group,
+    prefetch_row,
+    prefetch_score,
+    release,
+    reserve,
+    row_of,
+    score_of_row,
+    scores,
+    scores_in_group,
+    scores_of,
+    update,
+    update_of,
+)
 
 INCREASE, PRINTED, UNIT = 0, 1, 2  # importance weights of the routers
 LEFT, RIGHT = 0, 1
@@ -96,6 +112,9 @@ class Workspace(NamedTuple):
     scores: np.ndarray
     gradients: np.ndarray
     one: np.ndarray
+    ends: np.ndarray  # of the rows that descend together: their nodes
+    bounds: np.ndarray
+    descends: np.ndarray  # those not yet at their last node
 
 
 # --- nodes and tallies -----------------------------------------------------------------------------------
@@ -401,6 +420,37 @@ def _descend(x, nodes, routers, options, own):
     return node, length
 
 
+@bare_kernel
+def _descend_together(rows, order, first, last, nodes, routers, options, own, learns):
+    """Algorithm 1 for the rows order[first:last], a level at a time, so that memory is prefetched for all of them at once.
+
+    Their nodes are written to `own.ends`. With `learns`, what updates of the routers read is prefetched, too.
+    """
+    n = last - first
+    for j in range(n):
+        own.ends[j], own.bounds[j], own.descends[j] = 0, recall(0, options, nodes), j
+        prefetch_row(routers, rows, order[first + j])
+    while n:
+        for q in range(n):
+            j = own.descends[q]
+            router = nodes.routers[own.ends[j]]
+            if router:
+                prefetch_score(routers, router - 1, rows, order[first + j], learns)
+        left = 0
+        for q in range(n):
+            j = own.descends[q]
+            router = nodes.routers[own.ends[j]]
+            if router == 0:
+                continue
+            side = score_of_row(routers, router - 1, rows, order[first + j], own.one)
+            child = nodes.children[own.ends[j], LEFT if side > _ZERO else RIGHT]
+            following = recall(child, options, nodes) if child else 0.0
+            if child and own.bounds[j] <= following:
+                own.ends[j], own.bounds[j], own.descends[left] = child, following, j
+                left += 1
+        n = left
+
+
 @bare_inline_kernel
 def _router(node, nodes, options):
     """Return the router of a node, created if missing."""
@@ -496,6 +546,9 @@ def learn(rows, labels, order, start, fall, n_threads, nodes, tallies, routers, 
     candidates (1) before they were learned.
     """
     for i in range(start, order.size):
+        if (i - start) % TOGETHER == 0:  # prefetches: the rows descend again one by one, while the routers learn
+            last = minimum(i + TOGETHER, order.size)
+            _descend_together(rows, order, i, last, nodes, routers, options, own, True)
         x, label = row_of(rows, order[i]), labels[order[i]]
         for_routers = buckets_needed(routers, x, n_threads * options.depth)
         for_regressors = buckets_needed(regressors, x, n_threads * nodes.candidates.shape[1])
@@ -531,28 +584,73 @@ def path_scores(nodes, tallies, node_only, out):
 
 
 @kernel
-def find_nodes(rows, n_rows, nodes, routers, options, own, ends):
+def find_nodes(rows, order, nodes, routers, options, own, ends):
     """The node at which each row ends."""
-    for i in range(n_rows):
-        ends[i], _ = _descend(row_of(rows, i), nodes, routers, options, own)
+    for first in range(0, order.size, TOGETHER):
+        last = minimum(first + TOGETHER, order.size)
+        _descend_together(rows, order, first, last, nodes, routers, options, own, False)
+        for j in range(last - first):
+            ends[order[first + j]] = own.ends[j]
 
 
 @kernel
-def predict(rows, order, ends, nodes, of_paths, regressors, own, ids, probabilities):
+def predict_row(rows, nodes, of_paths, routers, regressors, stops, bound, ids, probabilities):
+    """The same for a single row; arrays and scorers come as plain tuples."""
+    nodes = Nodes(*nodes)
+    options = Options(0, stops, bound, False, 0, True, False, False, np.uint64(0))
+    one, out, x = empty(1, np.float32), empty(nodes.labels.shape[1], np.float32), row_of(rows, 0)
+    node = _last_node(rows, nodes, routers, options, one)
+    n, labels = nodes.n_candidates[node], nodes.labels[node]
+    scores_of(regressors, labels, n, x, out)
+    _best(out[:n], labels, of_paths[node], ids[0], probabilities[0])
+
+
+@bare_kernel
+def _last_node(rows, nodes, routers, options, one):
+    """Algorithm 1 for a single row: while a node decides, the weights of both its children are prefetched."""
+    node, bound = 0, recall(0, options, nodes)
+    prefetch_row(routers, rows, 0)
+    while nodes.routers[node]:
+        for side in range(2):
+            router = nodes.routers[nodes.children[node, side]]
+            if router:
+                prefetch_score(routers, router - 1, rows, 0, False)
+        score = score_of_row(routers, nodes.routers[node] - 1, rows, 0, one)
+        child = nodes.children[node, LEFT if score > _ZERO else RIGHT]
+        following = recall(child, options, nodes) if child else 0.0
+        if child == 0 or bound > following:
+            break
+        node, bound = child, following
+    return node
+
+
+@bare_kernel
+def _best(scores, labels, of_path, best, found):
+    """Write the best candidates and their probabilities."""
+    total, filled = _add_and_total(scores, of_path), 0
+    for q in range(scores.size):
+        filled = offer(np.int64(labels[q]), scores[q], best, found, filled)
+    for q in range(filled):
+        found[q] = _sigmoid(found[q]) / total
+    for q in range(filled, best.size):
+        best[q] = -1
+        found[q] = _ZERO
+
+
+@kernel
+def predict(rows, order, ends, nodes, of_paths, regressors, own, kept, ids, probabilities):
     """The best candidates of each row, and their logistic probabilities normalised to sum to one.
 
     `order` groups the rows by the node where they end, because they read the same weights.
     """
-    k, out = ids.shape[1], own.scores
+    out, node = own.scores, np.int64(NONE)
     for i in order:
-        x, node = row_of(rows, i), ends[i]
-        n, labels, best, found = nodes.n_candidates[node], nodes.labels[node], ids[i], probabilities[i]
-        scores_of(regressors, labels, n, x, out)
-        total, filled = _add_and_total(out[:n], of_paths[node]), 0
-        for q in range(n):
-            filled = offer(np.int64(labels[q]), out[q], best, found, filled)
-        for q in range(filled):
-            found[q] = _sigmoid(found[q]) / total
-        for q in range(filled, k):
-            best[q] = -1
-            found[q] = _ZERO
+        if ends[i] != node:
+            if node != NONE:
+                end_group(kept, nodes.labels[node], nodes.n_candidates[node])
+            node = ends[i]
+            begin_group(kept, node, nodes.labels[node], nodes.n_candidates[node])
+        x = row_of(rows, i)
+        n, labels = nodes.n_candidates[node], nodes.labels[node]
+        scores_in_group(regressors, labels, n, x, kept, out)
+        _best(out[:n], labels, of_paths[node], ids[i], probabilities[i])

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from treemax.explanations import Trace
 from treemax.inputs.rows import Rows
 from treemax.kernels.arithmetic import MOST_COUNT
+from treemax.kernels.scorers import EMPTY, TOGETHER, KeptWeights
 from treemax.models.recall_tree import paper_kernels as kernels
 from treemax.models.recall_tree.model import CandidateModel
 from treemax.models.recall_tree.paper_kernels import NONE, TALLY, Nodes, Options, Tallies, Workspace
@@ -31,6 +32,7 @@ from treemax.models.trained.scorers import Scorers, prediction_scorers
 from treemax.parallel.threads import run_all
 from treemax.trees import NodeLabels
 
+KEPT_FEATURES = 1024  # for rows that end at the same node
 ROWS_AT_ONCE = 8192  # in prediction: rows that end at the same node share memory reads
 ROUTER_WEIGHTS = {"increase": kernels.INCREASE, "printed": kernels.PRINTED, "unit": kernels.UNIT}
 
@@ -117,6 +119,7 @@ class PaperTreeModel(CandidateModel):
         return Workspace(
             np.zeros(longest, np.int64), np.zeros(longest, np.float32), np.zeros(width, np.int32),
             np.zeros(width, np.float32), np.zeros(width, np.float32), np.zeros(1, np.float32),
+            np.zeros(TOGETHER, np.int64), np.zeros(TOGETHER), np.zeros(TOGETHER, np.int64),
         )  # fmt: skip
 
     def top_k(self, rows: Rows, k: int, search: Descent, threads: int = 1) -> tuple[NDArray[Any], NDArray[Any]]:
@@ -126,24 +129,39 @@ class PaperTreeModel(CandidateModel):
         find: Callable[..., None] = kernels.find_nodes
         predict: Callable[..., None] = kernels.predict
         path_scores = self._path_scores(search)
+        if len(rows) == 1:
+            stops, bound = search.bound is not None, float(search.bound or 0.0)
+            kernels.predict_row(
+                self.rows(rows), tuple(self.nodes), path_scores, routers, regressors, stops, bound, ids, probabilities
+            )
+            return ids, probabilities
 
         def answer(block: slice) -> None:
             part = rows[block]
             form, own, ends = self.rows(part), self.workspace(search), np.empty(len(part), np.int64)
-            find(form, len(part), self.nodes, routers, search.options, own, ends)
+            find(form, np.arange(len(part), dtype=np.uint32), self.nodes, routers, search.options, own, ends)
             order = np.argsort(ends, kind="stable")
-            predict(form, order, ends, self.nodes, path_scores, regressors, own, ids[block], probabilities[block])
+            kept = self._kept_weights(len(part))
+            predict(form, order, ends, self.nodes, path_scores, regressors, own, kept, ids[block], probabilities[block])
 
         starts = range(0, len(rows), ROWS_AT_ONCE)
         run_all([slice(start, start + ROWS_AT_ONCE) for start in starts], answer, threads)
         return ids, probabilities
+
+    def _kept_weights(self, n_rows: int) -> KeptWeights:
+        """Buffers of one thread for the weights of rows that end at the same node."""
+        n = min(KEPT_FEATURES, 1 << (n_rows - 1).bit_length())
+        return KeptWeights(
+            np.zeros(1, np.int64), np.full(n, EMPTY), np.empty((n, self.nodes.labels.shape[1]), np.float32),
+            np.zeros(self.n_labels + 1, np.int32),
+        )  # fmt: skip
 
     def trace(self, row: Rows, ids: list[int], scores: list[float], search: Descent) -> Trace:
         """Return the path to candidates, and the ranking of labels among them, for `explain`."""
         ends, find = np.empty(1, np.int64), kernels.find_nodes
         find(
             self.rows(row),
-            1,
+            np.zeros(1, np.uint32),
             self.nodes,
             prediction_scorers(self.routers),
             search.options,

@@ -13,7 +13,7 @@ from sklearn.utils import check_random_state
 from treemax.inputs.weights import check_class_weight
 from treemax.parallel.threads import thread_count
 
-LARGEST_WHOLE = 2**31 - 1  # of a parameter: products of a few fit into 64 bits
+LARGEST_WHOLE = 2**31 - 1  # largest integer parameter: the product of a few fits into 64 bits
 LARGEST, SMALLEST = 3.4e38, 1.2e-38  # range of float32
 
 

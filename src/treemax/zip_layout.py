@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-ALIGNMENT = 64  # of every array: a cache line, and the widest vector register
+ALIGNMENT = 64  # in bytes, of every array: a cache line, and the widest vector register
 HEADER_MEMBER = "header.json"
 
 

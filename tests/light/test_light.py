@@ -14,13 +14,13 @@ from hypothesis import strategies as st
 
 import treemax
 import treemax.light
-from treemax.calibration import LEADING
 from treemax.kernels.jit import kernel
 from treemax.kernels.text import is_word_character
 from treemax.light.calibration import RowCalibration
 from treemax.light.text import HASHED_WORD, hashing, tfidf
 from treemax.modelfile import ModelFileError, object_parts, write_model
 from treemax.models.calibration import Calibration
+from treemax.numpy_only.calibration import LEADING
 
 WORDS = [f"w{i}" for i in range(60)] + ["Straße", "naïve", "日本語", "x_1"]
 

@@ -13,7 +13,7 @@ from sklearn.metrics import f1_score, ndcg_score, top_k_accuracy_score
 from treemax import metrics
 from treemax.inputs.labels import LabelIndex, Targets
 from treemax.metrics import DensityScores, IdEncoder, Scores, evaluate, hits
-from treemax.topk import TopK
+from treemax.numpy_only.topk import TopK
 
 # ---- slow references: one row, one label at a time, from the definitions in docs/metrics.md
 

@@ -7,8 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import treemax
-from treemax.calibration import LEADING
 from treemax.models.calibration import Calibration, best_threshold, calibration_from_hits, fit_calibration, fit_next
+from treemax.numpy_only.calibration import LEADING
 
 
 def sigmoid(z):

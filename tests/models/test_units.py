@@ -47,8 +47,8 @@ def test_units_do_not_matter(name, way):
 
 def test_rows_of_length_one_are_not_copied():
     X = sp.csr_matrix(np.eye(3, dtype=np.float32))
+    from treemax.inputs.conversions import normalized
     from treemax.inputs.rows import as_rows
-    from treemax.models.rows import normalized
 
     rows = as_rows(X)
     assert normalized(rows) is rows

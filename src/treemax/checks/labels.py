@@ -109,15 +109,15 @@ def check_removed_labels(estimator: Any) -> None:
 
 
 def check_added_labels(estimator: Any) -> None:
-    """Labels can be added to a trained model, which finds them, logs and saves them; models that cannot say so."""
+    """Labels can be added to a trained model, which predicts, logs and saves them; models without support raise."""
     for X, y in _problems_of_labels(estimator):
         new = np.array([CLASSES[-1] in row for row in y]) if isinstance(y, list) else y == CLASSES[-1]
         old, more = np.flatnonzero(~new), np.flatnonzero(new)[:15]
-        own = (lambda rows, y=y: [y[i] for i in rows]) if isinstance(y, list) else (lambda rows, y=y: y[rows])
-        model = clone(estimator).fit(X[old], own(old))
+        labels_of = (lambda rows, y=y: [y[i] for i in rows]) if isinstance(y, list) else (lambda rows, y=y: y[rows])
+        model = clone(estimator).fit(X[old], labels_of(old))
         before = model.predict_topk(X, 3)
         try:
-            model.add_labels(X[more], own(more))
+            model.add_labels(X[more], labels_of(more))
         except ValueError as error:
             assert type(model).__name__ in str(error) and "LabelTree" in str(error)
             np.testing.assert_array_equal(model.predict_topk(X, 3).labels, before.labels)
@@ -194,8 +194,8 @@ def check_taxonomy(estimator: Any) -> None:
         for other in (model, loaded):
             found = _of_nodes(other, X)
             for node in {*below, *CLASSES}:
-                own = np.array([of_labels[label] for label in below.get(node, [node])])
-                expected = 1 - np.prod(1 - own, axis=0) if model.multi_label_ else np.minimum(own.sum(axis=0), 1)
+                parts = np.array([of_labels[label] for label in below.get(node, [node])])
+                expected = 1 - np.prod(1 - parts, axis=0) if model.multi_label_ else np.minimum(parts.sum(axis=0), 1)
                 np.testing.assert_allclose(found[node], expected, rtol=1e-4, atol=1e-6)
             for parent, child in TAXONOMY:
                 assert (found[child] <= found[parent]).all(), "a child is more probable than its parent"

@@ -215,8 +215,8 @@ def check_thresholds_and_given_labels(estimator: Any) -> None:
         of_some = model.predict_proba_of(features, model.classes_[some])
         np.testing.assert_allclose(of_some, probabilities[:, some], rtol=1e-4, atol=1e-6)
         top = model.predict_topk(features, 3)
-        own = model.predict_proba_of(features, top.labels)
-        np.testing.assert_allclose(own, top.scores, rtol=1e-4, atol=1e-6)
+        given = model.predict_proba_of(features, top.labels)
+        np.testing.assert_allclose(given, top.scores, rtol=1e-4, atol=1e-6)
         assert_raises(partial(model.predict_proba_of, features, ["yak"]), "yak")
         for wrong in (-0.1, 1.5, "half", None, True):
             assert_raises(partial(model.predict_above, features, wrong), "threshold")

@@ -285,4 +285,4 @@ def _probabilities_of_labels(model: Any, examples: Any, name: str) -> Any:
 
     if (examples.labels.counts != 1).any():
         raise ValueError(f"{name}: --perplexity needs one label per example, but some have several")
-    return probabilities_of_labels(model, examples.features, [own[0] for own in examples.labels])
+    return probabilities_of_labels(model, examples.features, [labels[0] for labels in examples.labels])

@@ -54,7 +54,7 @@ def labels(
 def _add(model: Any, data: str, parent: dict[Any, Any] | None, reading: Reading) -> None:
     """Add the labels of DATA to a model."""
     from treemax.cli.data import check_kind, open_data, read_whole
-    from treemax.models.stored import training_labels
+    from treemax.models.training.stored_examples import training_labels
 
     with open_data(data, reading, model=model) as reader:
         examples = read_whole(reader)

@@ -23,7 +23,7 @@ from treemax.cli.options import (
 )
 from treemax.cli.saving import check_disk_space, finish, save_model
 
-LABEL_SHARE = 0.5  # of the texts of labels in their similarity; the examples have the rest
+LABEL_SHARE = 0.5  # weight of the texts of labels in their similarity; the examples have the rest
 CHOSEN = ("loss", "cost", "learning_rate", "passes", "threshold")  # settings that a model may choose from the data
 
 

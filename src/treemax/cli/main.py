@@ -93,7 +93,7 @@ def _replace_closed_streams() -> None:
         try:
             os.fstat(number)
         except OSError:
-            os.open(os.devnull, os.O_RDWR)  # gets the lowest free descriptor, this one
+            os.open(os.devnull, os.O_RDWR)  # takes the lowest free descriptor, which is the one just closed
     if sys.stdout is None:
         sys.stdout = io.TextIOWrapper(_ClosedOutput(), write_through=True)
     if sys.stderr is None:

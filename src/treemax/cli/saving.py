@@ -70,10 +70,10 @@ def _another_place(path: str, attempt: int) -> str | None:
     if attempt >= len(folders):
         return None
     try:
-        own = tempfile.mkdtemp(prefix=OWN_FOLDER, dir=folders[attempt])
+        folder = tempfile.mkdtemp(prefix=OWN_FOLDER, dir=folders[attempt])
     except OSError:
         return str(Path(folders[attempt], Path(path).name))  # raises with the reason
-    return str(Path(own, Path(path).name))
+    return str(Path(folder, Path(path).name))
 
 
 def _remove_own_folder(place: str) -> None:

@@ -23,7 +23,7 @@ from treemax.cli.options import (
 from treemax.cli.reporting import Predictions, metric_options, print_metrics
 from treemax.cli.saving import finish, save_model
 
-KEPT_EXAMPLES = 10_000  # of a stream that began with one label per row, to start again as multi-label
+KEPT_EXAMPLES = 10_000  # examples kept of a stream that began with one label per row, to restart as multi-label
 
 if TYPE_CHECKING:
     from treemax.cli.checkpoint import StreamCheckpoint

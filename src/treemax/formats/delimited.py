@@ -18,7 +18,7 @@ from treemax.formats.options import DELIMITERS, Options
 from treemax.formats.streams import LineReader
 
 MAX_FIELD = 16 * 1024 * 1024  # characters, so that a quote that is never closed does not take all memory
-SEPARATOR = "|"  # of the labels in a column called `labels`
+SEPARATOR = "|"  # separates the labels in a column called `labels`
 _PIECE_ROWS = 4096
 _SHOWN_COLUMNS = 20
 

@@ -54,13 +54,13 @@ def read_jsonl(source: LineReader, options: Options, bad: BadLines) -> Iterator[
 
 def _examples(parser: JsonParser, labels: list[list[Any]], features: list[Any], weights: list[float]) -> Examples:
     """Build examples from parsed lines."""
-    ragged, own = labels_of_kind(labels, parser.label_kind.strings), weights_of(weights)
+    ragged, row_weights = labels_of_kind(labels, parser.label_kind.strings), weights_of(weights)
     if parser.kind == "text" or (parser.kind is None and not features):
-        return Examples(ragged, texts=features, weights=own)
+        return Examples(ragged, texts=features, weights=row_weights)
     if parser.kind == "dense":
         dense = np.array(features, dtype=np.float32).reshape(len(features), parser.width)
-        return Examples(ragged, dense, weights=own)
-    return Examples(ragged, _sparse_rows(features, parser.width), weights=own)
+        return Examples(ragged, dense, weights=row_weights)
+    return Examples(ragged, _sparse_rows(features, parser.width), weights=row_weights)
 
 
 def _sparse_rows(features: list[list[tuple[int, float]]], width: int) -> SparseRows:

@@ -35,7 +35,7 @@ from treemax.inputs.rows import SparseRows, ascends
 from treemax.zip_layout import HEADER_MEMBER
 
 _CHUNK_ROWS = 4096
-_CHUNK_BYTES = 4 * 1024 * 1024  # of dense rows
+_CHUNK_BYTES = 4 * 1024 * 1024  # size of a chunk of dense rows
 # Exceptions of zipfile for an archive that is truncated, damaged or not an archive.
 _ZIP_ERRORS = (
     zipfile.BadZipFile,

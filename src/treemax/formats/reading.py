@@ -76,7 +76,7 @@ class Reader:
             raise ValueError(f"{self.name} is being read in chunks already; open it again to read the whole.")
         options = dataclasses.replace(self._options, whole=True)
         pieces = list(self._pieces(options))
-        self._chunks = rechunk([], 1)  # exhausted
+        self._chunks = rechunk([], 1)  # no more chunks
         examples = concatenate([piece for piece in pieces if len(piece)] or pieces[-1:])
         if self.format == "svmlight" and options.zero_based == "auto":
             return rebase(examples, options.n_features, self.name)

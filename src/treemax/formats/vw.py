@@ -88,7 +88,7 @@ def _parse(block: NDArray[np.uint8], first: int, mask: np.uint64, scratch: Scrat
 def _other_labels(
     block: NDArray[np.uint8], parsed: Parsed, rows: SparseRows, scratch: Scratch, kind: LabelKind, bad: BadLines
 ) -> tuple[RaggedLabels, SparseRows, NDArray[np.float32] | None]:
-    """Return the labels, rows and weights of a block that has more than integers before the bars."""
+    """Return the labels, rows and weights of a block with labels that are not integers, or with weights."""
     data = block.tobytes()
     spans = scratch.label_spans[: len(rows)].tolist()
     lists: list[list[str] | list[int]] = []

@@ -209,12 +209,12 @@ def _values_beside(
     if "values" not in layout.columns:
         return np.ones(len(row_of), dtype=np.float32)
     column = _list_column(batch, "values")
-    own = _lengths(column)
-    uneven = own != lengths
+    n_values = _lengths(column)
+    uneven = n_values != lengths
     errors.add(np.flatnonzero(uneven), "the numbers of values and of indices differ")
     flat = _floats(_plain(column.flatten()), "values")
     values = np.zeros(len(row_of), dtype=np.float32)
-    values[~uneven[row_of]] = flat[np.repeat(~uneven, own)]
+    values[~uneven[row_of]] = flat[np.repeat(~uneven, n_values)]
     errors.add(row_of[~np.isfinite(values)], "a feature is not a finite number")
     return np.where(np.isfinite(values), values, 0).astype(np.float32)
 

@@ -21,7 +21,7 @@ from treemax.inputs.label_values import LONGEST_FIXED, as_integers, dtype_for, u
 from treemax.inputs.rows import ascends, is_arrow, read_only
 from treemax.inputs.scipy_sparse import csr_parts
 from treemax.kernels import validation
-from treemax.storage import Strings, string_arrays
+from treemax.numpy_only.storage import Strings, string_arrays
 
 ALL_ONE = read_only(np.empty(0, dtype=np.float32))  # weights that are all one, for kernels
 ROW_TYPES = (list, tuple, set, frozenset, np.ndarray)  # types of a row of several labels

@@ -38,8 +38,8 @@ class FeatureNumbers:
         if len(known) == 0:
             return ids.astype(np.int64), ids < self.direct
         place = np.minimum(np.searchsorted(known, ids), len(known) - 1)
-        own = ids < self.direct
-        return np.where(own, ids, numbers[place]), own | (known[place] == ids)
+        direct = ids < self.direct
+        return np.where(direct, ids, numbers[place]), direct | (known[place] == ids)
 
     def id_of(self, number: int) -> int:
         """Return the id of a feature."""

@@ -310,9 +310,9 @@ def _check_extent(shape: tuple[int, int]) -> None:
 def _check_magnitudes(indptr: NDArray[np.int64], indices: NDArray[Any], values: NDArray[np.float32], name: str) -> None:
     """Raise for sparse rows with a value that is not finite or too large."""
     first, last = int(indptr[0]), int(indptr[-1])
-    own = read_only(values[first:last])
-    if not validation.largest_magnitude(own) <= validation.LARGEST:
-        at = first + int(np.argmin(np.abs(own) <= validation.LARGEST))
+    used = read_only(values[first:last])
+    if not validation.largest_magnitude(used) <= validation.LARGEST:
+        at = first + int(np.argmin(np.abs(used) <= validation.LARGEST))
         _raise_for_value(values[at], int(np.searchsorted(indptr, at, side="right")) - 1, indices[at], name)
 
 

@@ -14,7 +14,7 @@ from treemax.inputs.labels import LabelIndex, Targets
 from treemax.inputs.limits import LEAST, MOST
 
 BALANCED = "balanced"
-MOST_REPETITIONS = 1000  # of a row, on average
+MOST_REPETITIONS = 1000  # maximum mean number of repetitions of a row
 GOLDEN = (5**0.5 - 1) / 2
 
 
@@ -77,11 +77,11 @@ def with_class_weight(targets: Targets, class_weight: Any, index: LabelIndex, mu
     """Multiply the weight of each row by that of its label, or, of multi-label targets, of each label of a row."""
     if class_weight is None:
         return targets
-    own = weights_of_labels(class_weight, index, targets)[targets.ids]
+    factors = weights_of_labels(class_weight, index, targets)[targets.ids]
     if multi_label:
-        return replace(targets, relevance=own if targets.relevance is None else own * targets.relevance)
-    own = own[targets.indptr[0] : targets.indptr[-1]]
-    return replace(targets, weights=own if targets.weights is None else own * targets.weights)
+        return replace(targets, relevance=factors if targets.relevance is None else factors * targets.relevance)
+    factors = factors[targets.indptr[0] : targets.indptr[-1]]
+    return replace(targets, weights=factors if targets.weights is None else factors * targets.weights)
 
 
 def check_known_labels(class_weight: Any, index: LabelIndex) -> None:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from treemax.calibration import BEHIND_THE_FIRST
 from treemax.kernels.intrinsics import maximum, minimum
 from treemax.kernels.jit import kernel
+from treemax.numpy_only.calibration import BEHIND_THE_FIRST
 
 
 @kernel

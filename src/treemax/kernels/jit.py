@@ -31,7 +31,7 @@ from numba.core.compiler import Compiler
 
 logger = logging.getLogger("treemax.compiling")
 Function = TypeVar("Function", bound=Callable[..., Any])
-NEWEST_NUMBA = (0, 68)  # whose internals `_KernelCompiler` was tested with; newer versions compile as usual
+NEWEST_NUMBA = (0, 68)  # newest version whose internals `_KernelCompiler` was tested with; newer ones compile as usual
 _IMPORT = re.compile(r"^from ([\w.]+) import ([^()\n]+|\([^()]*\))", re.MULTILINE)
 
 

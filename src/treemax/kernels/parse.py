@@ -37,8 +37,8 @@ _LOWEST, _HIGHEST = np.int64(-(2**62)), np.int64(2**62)
 
 _POWERS = np.array([10.0**power for power in range(23)])  # all exact in float64
 _INTEGER_POWERS = np.array([10**power for power in range(19)], dtype=np.int64)
-_MAX_LABEL_DIGITS = 18  # that always fit into a signed 64-bit integer
-_MAX_DIGITS = 19  # that always fit into an unsigned 64-bit integer
+_MAX_LABEL_DIGITS = 18  # any number of this many digits fits into a signed 64-bit integer
+_MAX_DIGITS = 19  # any number of this many digits fits into an unsigned 64-bit integer
 _EXACT_MANTISSA = np.uint64(2**53)
 _MARGIN = 2.0**-50  # above the error of the five roundings of `_nearby`
 _MAX_EXPONENT = 10**12  # no line has enough digits for a larger one to matter

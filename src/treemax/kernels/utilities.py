@@ -52,13 +52,13 @@ def ascend(ids, probabilities, order, k, utility, positive, correct, predicted, 
             if label < 0:
                 gains[c] = -np.inf
                 continue
-            own = _contribution(utility, probability)
+            gain = _contribution(utility, probability)
             if chosen[row, c]:
-                correct[label] -= own
+                correct[label] -= gain
                 predicted[label] -= 1
                 chosen[row, c] = False
             before = _value(utility, correct[label], predicted[label], positive[label], n_rows)
-            gains[c] = _value(utility, correct[label] + own, predicted[label] + 1, positive[label], n_rows) - before
+            gains[c] = _value(utility, correct[label] + gain, predicted[label] + 1, positive[label], n_rows) - before
         for _ in range(k):
             best = np.int64(0)
             for c in range(1, width):

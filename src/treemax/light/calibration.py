@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from treemax.calibration import BEHIND_THE_FIRST, FIRST_LABELS, StoredCalibration
+from treemax.numpy_only.calibration import BEHIND_THE_FIRST, FIRST_LABELS, StoredCalibration
 
 Scores = NDArray[np.float32]
 

@@ -9,8 +9,6 @@ from typing import Any, Protocol, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from treemax.calibration import LEADING
-from treemax.frequencies import empty_row_frequencies, label_frequencies, most_frequent
 from treemax.light.calibration import RowCalibration
 from treemax.light.rows import Row, is_sparse, renumbered, rows_of, take
 from treemax.light.text import NeedsLibrary, check_analysis, hashing, tfidf
@@ -26,9 +24,11 @@ from treemax.light.trees import (
     softmax,
 )
 from treemax.modelfile import AnyPath, Arrays, ModelFileError, part, read_checked, read_header
-from treemax.storage import Strings
-from treemax.topk import TopK as TopK
-from treemax.topk import check_k
+from treemax.numpy_only.calibration import LEADING
+from treemax.numpy_only.frequencies import empty_row_frequencies, label_frequencies, most_frequent
+from treemax.numpy_only.storage import Strings
+from treemax.numpy_only.topk import TopK as TopK
+from treemax.numpy_only.topk import check_k
 
 Result = TypeVar("Result")
 Ids = NDArray[np.int64]
@@ -72,7 +72,7 @@ def load(path: AnyPath, verify: bool | None = None) -> LightModel:
 
 
 def supports(path: AnyPath) -> bool:
-    """Return whether `load` takes the model, as far as the header of its file says."""
+    """Return whether `load` supports the model, judging by the header of its file."""
     try:
         _check_supported(read_header(path)["header"])
     except (*DAMAGES, AttributeError):
@@ -200,12 +200,12 @@ class LightModel:
         """Return the features of a sparse row as the model numbers them."""
         if self._feature_ids is None or self._direct is None:
             return row
-        own = row.indices < self._direct
+        direct = row.indices < self._direct
         order = np.argsort(self._feature_ids)
-        place, values = renumbered(take(row, ~own), self._feature_ids[order])
-        indices = np.concatenate([row.indices[own], self._direct + order[place]])
+        place, values = renumbered(take(row, ~direct), self._feature_ids[order])
+        indices = np.concatenate([row.indices[direct], self._direct + order[place]])
         sorted_order = np.argsort(indices)
-        return Row(indices[sorted_order], np.concatenate([row.values[own], values])[sorted_order])
+        return Row(indices[sorted_order], np.concatenate([row.values[direct], values])[sorted_order])
 
     def _known(self, row: Row) -> Row | None:
         """Return the known features of a row, scaled as the model takes them; None if a sparse row has none."""
@@ -299,7 +299,7 @@ def _frequencies(state: dict[str, Any], arrays: Arrays, multi_label: bool, n_lab
 
 
 def _frequencies_if_unknown(frequencies: Floats, arrays: Arrays) -> Floats:
-    """Return the probabilities of labels for a row without known features; see `treemax.models.prior.EmptyRows`."""
+    """Return the probabilities of labels for a row without known features; see `treemax.models.base.empty_rows.EmptyRows`."""
     if "empty_rows" not in arrays:
         return frequencies
     return empty_row_frequencies(arrays["empty_rows"][:-1], float(arrays["empty_rows"][-1]), frequencies)
@@ -409,8 +409,8 @@ class Linear:
             return bias
         if self._layout == "packed-features":
             for column, value in zip(row.indices.tolist(), values.tolist()):
-                own = slice(int(arrays["indptr"][column]), int(arrays["indptr"][column + 1]))
-                bias[arrays["labels"][own]] += value * arrays["weights"][own]
+                place = slice(int(arrays["indptr"][column]), int(arrays["indptr"][column + 1]))
+                bias[arrays["labels"][place]] += value * arrays["weights"][place]
             return bias
         dense = np.zeros(arrays["weights"].shape[1])
         dense[row.indices] = values

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from treemax.light.rows import Row, renumbered, take
 from treemax.modelfile import Arrays
-from treemax.storage import decode_sorted
+from treemax.numpy_only.storage import decode_sorted
 
 Floats = NDArray[np.float64]
 Probabilities = NDArray[np.float32]
@@ -262,8 +262,8 @@ class LearnedTree:
 
     def expand(self, node: int, row: Floats) -> tuple[Ids, Probabilities]:
         n, first, vector = (int(array[node]) for array in (self.n_children, self._first_child, self._first_vector))
-        own = slice(vector, vector + (n if n > 2 else n - 1))
-        scores = self._weights[own] @ row + self._biases[own]
+        chosen = slice(vector, vector + (n if n > 2 else n - 1))
+        scores = self._weights[chosen] @ row + self._biases[chosen]
         if n == 2:
             second = logistic(scores)
             return np.arange(first, first + n), np.concatenate([ONE - second, second])
@@ -335,7 +335,7 @@ class _ExactRecords:
 
 
 class _RoundedRecords:
-    """The features of each block as steps, for each a mask of the lanes with a weight, and weights of one byte."""
+    """Rounded weights: the features of each block, for each a mask of the lanes with weights, and these as bytes."""
 
     def __init__(self, arrays: Arrays, filled: Ids) -> None:
         self._starts = np.concatenate([[0], np.cumsum(filled)])

@@ -36,12 +36,12 @@ class HierarchicalScores:
         true_rows, true_names, n_rows = _rows_and_names(y_true, "y_true")
         rows, names, n_predicted = _rows_and_names(y_pred, "y_pred")
         check_same_length(n_predicted, n_rows)
-        nodes, own = self._nodes(true_names + names)
+        nodes, n_unknown = self._nodes(true_names + names)
         true_nodes, predicted = nodes[: len(true_names)], nodes[len(true_names) :]
-        truth = self._with_ancestors(true_rows, true_nodes, own)
-        answer = self._with_ancestors(rows, predicted, own)
+        truth = self._with_ancestors(true_rows, true_nodes, n_unknown)
+        answer = self._with_ancestors(rows, predicted, n_unknown)
         common = np.intersect1d(truth, answer, assume_unique=True)
-        stride = len(self.taxonomy) + own
+        stride = len(self.taxonomy) + n_unknown
         self._sizes.append(
             np.array([np.bincount(part // stride, minlength=n_rows) for part in (truth, answer, common)])
         )
@@ -73,11 +73,11 @@ class HierarchicalScores:
             nodes[i] = len(self.taxonomy) + numbers.setdefault(names[i], len(numbers))
         return nodes, len(numbers)
 
-    def _with_ancestors(self, rows: Ids, nodes: Ids, own: int) -> Ids:
+    def _with_ancestors(self, rows: Ids, nodes: Ids, n_unknown: int) -> Ids:
         """Return row * (number of nodes) + node of all nodes and their ancestors, sorted and distinct."""
         inside = nodes < len(self.taxonomy)
         position, above, _ = self.taxonomy.above.of(nodes[inside])
-        stride = len(self.taxonomy) + own
+        stride = len(self.taxonomy) + n_unknown
         return np.unique(
             np.concatenate([rows[inside][position] * stride + above, rows[~inside] * stride + nodes[~inside]])
         )

@@ -294,8 +294,8 @@ def _parts(X: Any, y: Any, weights: Any, chunk_rows: int | None) -> Iterator[tup
     vector = isinstance(y, np.ndarray) and y.ndim == 1
     for start in range(0, n, chunk_rows):
         stop = min(start + chunk_rows, n)
-        own = None if weights is None else weights[start:stop]
-        yield rows[start:stop], (y[start:stop] if vector else labels.rows(start, stop)), own
+        part_weights = None if weights is None else weights[start:stop]
+        yield rows[start:stop], (y[start:stop] if vector else labels.rows(start, stop)), part_weights
 
 
 def _row_count(X: Any) -> int:

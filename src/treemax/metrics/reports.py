@@ -44,11 +44,11 @@ class Confusions:
         """Return the most frequent wrong answers for each label, with their counts."""
         of_label: dict[int, list[tuple[int, int]]] = {}
         for (true, answered), count in sorted(self._counts.items(), key=lambda item: -item[1]):
-            own = of_label.setdefault(true, [])
-            if len(own) < most:
-                own.append((answered, count))
+            wrong = of_label.setdefault(true, [])
+            if len(wrong) < most:
+                wrong.append((answered, count))
         name = index.labels(np.arange(len(index))).tolist()
-        return {name[true]: [(name[answered], count) for answered, count in own] for true, own in of_label.items()}
+        return {name[true]: [(name[answered], count) for answered, count in wrong] for true, wrong in of_label.items()}
 
 
 def label_report(

@@ -215,18 +215,18 @@ class Scores:
         present = counts["examples"] + counts["predicted"] > 0
         rows = []
         for name, low, high in bands_of(least):
-            own = np.flatnonzero(present & (seen >= low) & (seen < high))
+            members = np.flatnonzero(present & (seen >= low) & (seen < high))
             examples, predicted, correct, found = (
-                counts[part][own] for part in ("examples", "predicted", "correct", "found")
+                counts[part][members] for part in ("examples", "predicted", "correct", "found")
             )
-            if len(own):
+            if len(members):
                 means = {
                     "precision": correct / np.maximum(predicted, 1),
                     "recall": correct / np.maximum(examples, 1),
                     "F1": 2 * correct / (examples + predicted),
                     last: found / np.maximum(examples, 1),
                 }
-                facts = {"training_examples": name, "labels": len(own), "examples": int(examples.sum())}
+                facts = {"training_examples": name, "labels": len(members), "examples": int(examples.sum())}
                 rows.append({**facts, **{part: round(float(mean.mean()), 3) for part, mean in means.items()}})
         return rows
 

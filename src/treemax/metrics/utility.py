@@ -12,7 +12,7 @@ import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from treemax.kernels import utilities as kernels
-from treemax.topk import check_k
+from treemax.numpy_only.topk import check_k
 
 UTILITIES = {
     "macro-precision": kernels.PRECISION,
@@ -105,14 +105,14 @@ def expected_utility(probabilities: Any, chosen: Any, utility: str = "macro-f1")
     0.65
     """
     check_utility(utility)
-    matrix, own, kind = sp.csr_matrix(probabilities, dtype=np.float64), sp.csr_matrix(chosen), UTILITIES[utility]
-    if matrix.shape != own.shape:
-        raise ValueError(f"probabilities have the shape {matrix.shape}, but chosen labels {own.shape}.")
-    own = (own != 0).astype(np.float64)
-    right, n_rows = own.multiply(matrix).tocsr(), matrix.shape[0]
-    predicted, positive = (np.asarray(part.sum(axis=0)).ravel() for part in (own, matrix))
+    matrix, indicator, kind = sp.csr_matrix(probabilities, dtype=np.float64), sp.csr_matrix(chosen), UTILITIES[utility]
+    if matrix.shape != indicator.shape:
+        raise ValueError(f"probabilities have the shape {matrix.shape}, but chosen labels {indicator.shape}.")
+    indicator = (indicator != 0).astype(np.float64)
+    right, n_rows = indicator.multiply(matrix).tocsr(), matrix.shape[0]
+    predicted, positive = (np.asarray(part.sum(axis=0)).ravel() for part in (indicator, matrix))
     if kind == kernels.INSTANCE:
-        return float(right.sum() / max(own.sum(), 1))
+        return float(right.sum() / max(indicator.sum(), 1))
     if kind == kernels.COVERAGE:
         right.data = np.log1p(-np.minimum(right.data, 1 - 1e-9))
     return _mean(kind, positive, np.asarray(right.sum(axis=0)).ravel(), predicted, n_rows)

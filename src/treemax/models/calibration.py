@@ -11,7 +11,9 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from treemax.calibration import (
+from treemax.inputs.labels import Targets
+from treemax.kernels import calibration as kernels
+from treemax.numpy_only.calibration import (
     FIRST_LABELS,
     HALF,
     MAX_SCORE,
@@ -20,8 +22,6 @@ from treemax.calibration import (
     MIN_SLOPE,
     StoredCalibration,
 )
-from treemax.inputs.labels import Targets
-from treemax.kernels import calibration as kernels
 
 PRIOR = 0.5  # strength of the prior on the identity map, in nats
 PRIOR_ROWS = 30  # strength of the prior on the threshold, in rows
@@ -80,9 +80,9 @@ Weights: TypeAlias = NDArray[np.float64] | None  # of the ranked labels of held-
 def fit_calibration(ranked: NDArray[np.float32], hits: NDArray[np.bool_], weights: Weights = None) -> Calibration:
     """Fit slope and shift by logistic regression on the logit of the score (Platt, 1999).
 
-    `ranked` are the scores of the best labels of held-out rows, best first, and `hits` says which are right. The first
-    labels have the same total weight as all others. As in the paper, the targets are not 0 and 1 but a little
-    between, so that few held-out rows give no extreme probabilities.
+    `ranked` are the scores of the best labels of held-out rows, best first, and `hits` is true for those that are
+    right. The first labels have the same total weight as all others. As in the paper, the targets are a little above 0
+    and below 1, so that few held-out rows give no extreme probabilities.
     """
     if len(ranked) == 0:
         return Calibration()
@@ -162,8 +162,8 @@ def best_threshold(
 ) -> tuple[float, bool]:
     """Choose the threshold that maximises micro-averaged F1 on held-out rows, and whether every row gets a label.
 
-    `ranked` are the probabilities of the best of `n_known` labels, best first, `hits` says which are right, and
-    `n_labels` is the number of labels of each row. With few rows, the threshold is shrunk towards half of the F1, the
+    `ranked` are the probabilities of the best of `n_known` labels, best first, `hits` is true for those that are right,
+    and `n_labels` is the number of labels of each row. With few rows, the threshold is shrunk towards half of the F1, the
     optimum for exact probabilities (Lipton et al., 2014). It has a lower bound, so that most labels above it are among
     those ranked.
     """

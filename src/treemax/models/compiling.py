@@ -12,11 +12,11 @@ from scipy.sparse import csr_matrix
 
 from treemax.modelfile import load
 from treemax.models import MODELS
-from treemax.models.base import LabelClassifier
+from treemax.models.base.classifier import LabelClassifier
 from treemax.models.text_model import TextModel
 from treemax.text.vectorizers import HashingText, TfidfText
 
-N_LABELS = 2000  # so many that label trees have several levels, and most weights are zero
+N_LABELS = 2000  # enough that label trees have several levels and that most weights are zero
 N_DENSE_LABELS, N_NUMBERS = 300, 50
 ROWS_A_LABEL, WORDS_A_ROW = 2, 5
 

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from treemax.inputs.labels import RaggedLabels, check_same_length, read_labels
 from treemax.inputs.rows import SparseRows, as_rows
-from treemax.models.base import LabelClassifier
+from treemax.models.base.classifier import LabelClassifier
 from treemax.models.double_sampling.estimator import DoubleSampling
 from treemax.models.label_tree.estimator import LabelTree
 from treemax.models.learned_tree.estimator import LearnedTree
@@ -39,7 +39,7 @@ MODELS: dict[str, type[LabelClassifier]] = {
 generic tests."""
 
 MOST_FLAT_WORK = 1e11  # rows x features x labels that OneVsAll learns in about a minute
-MOST_STREAM_LABELS = 20_000  # that OneVsAll compares in about a millisecond
+MOST_STREAM_LABELS = 20_000  # number of labels that OneVsAll compares in about a millisecond
 
 
 class DataFacts(NamedTuple):

@@ -31,11 +31,11 @@ from treemax.modelfile import (
     saveable,
     without_changes,
 )
-from treemax.models.base import TrainingInterrupted
-from treemax.models.explaining import explanation_of_text
+from treemax.models.base.classifier import TrainingInterrupted
+from treemax.models.base.explaining import explanation_of_text
+from treemax.models.base.thread_safety import SharedEstimator
 from treemax.models.label_tree.estimator import LabelTree
-from treemax.models.sharing import SharedEstimator
-from treemax.models.stored import Source, stored_rows
+from treemax.models.training.stored_examples import Source, stored_rows
 from treemax.parallel.locks import fork_safe
 from treemax.text.vectorizers import HashingText, TextInput, TfidfText, holds_texts, read_texts
 

@@ -16,7 +16,7 @@ from sklearn.utils.validation import check_is_fitted
 from treemax.inputs.labels import LabelIndex
 from treemax.inputs.limits import MAX_FEATURES
 from treemax.modelfile import Arrays, ModelFileError, object_from_parts, object_parts, part, prefixed, saved_by
-from treemax.models.parts import MOST_COUNTED, whole_number
+from treemax.models.trained.parts import MOST_COUNTED, whole_number
 
 _DTYPES = {np.dtype(kind).name: kind for kind in (np.float32, np.float64, np.int32, np.int64, np.uint8, bool)}
 
@@ -71,8 +71,8 @@ class _SavedVocabulary(_Saved):
 
     def to_parts(self, transformer: Any) -> tuple[dict[str, Any], Arrays]:
         check_is_fitted(transformer)
-        own = transformer.vocabulary is not None
-        header = {"parameters": _plain_parameters(transformer, vocabulary=None), "own_vocabulary": own}
+        fixed = transformer.vocabulary is not None
+        header = {"parameters": _plain_parameters(transformer, vocabulary=None), "own_vocabulary": fixed}
         terms = sorted(transformer.vocabulary_, key=transformer.vocabulary_.get)
         arrays = prefixed("terms", LabelIndex(np.array(terms, dtype=object)).arrays())
         weighted = getattr(transformer, "use_idf", False)
@@ -100,9 +100,9 @@ class _SavedSteps(_Saved):
             if isinstance(step, str):  # "passthrough" or "drop"
                 steps.append([name, step])
                 continue
-            header, own = object_parts(step)
+            header, part_arrays = object_parts(step)
             steps.append([name, header])
-            arrays.update(prefixed(str(number), own))
+            arrays.update(prefixed(str(number), part_arrays))
         given = {self.steps: None} | ({"memory": None} if hasattr(transformer, "memory") else {})
         return {"parameters": _plain_parameters(transformer, **given), "steps": steps}, arrays
 

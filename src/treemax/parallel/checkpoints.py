@@ -25,7 +25,7 @@ from treemax.inputs.labels import Targets
 from treemax.inputs.rows import SparseRows
 from treemax.parallel.pools import Arrays, Executor, Pool, Table, Work, wrapped
 
-SECONDS_BETWEEN = 10.0  # checkpoint files: the most work that an interruption loses
+SECONDS_BETWEEN = 10.0  # minimum time between checkpoint files; an interruption loses at most this much work
 BYTES_BETWEEN = 2**28
 
 
@@ -64,8 +64,8 @@ def checkpoint(folder: str | Path) -> Iterator[None]:
         yield
     finally:
         _PLACE.reset(token)
-    for own in place.used:
-        shutil.rmtree(own)
+    for subfolder in place.used:
+        shutil.rmtree(subfolder)
 
 
 @contextmanager

@@ -19,7 +19,7 @@ from typing import Any, TypeVar
 Result = TypeVar("Result")
 
 _POLL_SECONDS = 0.05  # interval at which a writer checks for readers, should a signal be missed
-_YIELD_SECONDS = 0.0001  # that a writer sleeps while waiting threads enter
+_YIELD_SECONDS = 0.0001  # time that a writer sleeps while waiting threads acquire the lock
 
 
 class ModelLock:

@@ -46,17 +46,17 @@ class Table:
 
         Threads reuse a few, because allocation takes longer than training a small node."""
         try:
-            own = self._scratch.pop()
+            array = self._scratch.pop()
         except IndexError:
-            own = np.zeros(self.rows.shape[1], dtype=np.uint32)
-        yield own
-        self._scratch.append(own)
+            array = np.zeros(self.rows.shape[1], dtype=np.uint32)
+        yield array
+        self._scratch.append(array)
 
     @property
     def n_bytes(self) -> int:
         rows = self.rows
-        own = 8 * (rows.nnz + len(rows)) if isinstance(rows, SparseRows) else rows.nbytes
-        return own + sum(column.nbytes for column in self.columns.values())
+        of_rows = 8 * (rows.nnz + len(rows)) if isinstance(rows, SparseRows) else rows.nbytes
+        return of_rows + sum(column.nbytes for column in self.columns.values())
 
     def part(self, start: int, stop: int) -> Table:
         """Return the rows `start` to `stop`, with arrays of their size."""
@@ -74,7 +74,7 @@ def gathered(
     """Gather the chosen rows of a table in parts, in order; parts without such rows may be None."""
     part_of = np.searchsorted(starts, chosen, side="right") - 1
     places = [np.flatnonzero(part_of == number) for number in range(len(parts))]
-    own = [
+    selections = [
         (part, place, chosen[place].astype(np.int64) - starts[number])
         for number, (part, place) in enumerate(zip(parts, places, strict=True))
         if part is not None and len(place)
@@ -83,23 +83,23 @@ def gathered(
     columns = {}
     for name, column in first.columns.items():
         columns[name] = np.empty((len(chosen), *column.shape[1:]), column.dtype)
-        for part, place, local in own:
+        for part, place, local in selections:
             columns[name][place] = part.columns[name][local]
     if not isinstance(first.rows, SparseRows):
         dense = np.empty((len(chosen), first.rows.shape[1]), np.float32)
-        for part, place, local in own:
+        for part, place, local in selections:
             dense[place] = np.asarray(part.rows)[local]
         return Table(read_only(dense), columns, scratch)
-    return Table(_gathered_rows(own, len(chosen), first.rows.n_features), columns, scratch)
+    return Table(_gathered_rows(selections, len(chosen), first.rows.n_features), columns, scratch)
 
 
-def _gathered_rows(own: Sequence[tuple[Any, ...]], n_rows: int, n_features: int) -> SparseRows:
+def _gathered_rows(selections: Sequence[tuple[Any, ...]], n_rows: int, n_features: int) -> SparseRows:
     lengths = np.zeros(n_rows, np.int64)
-    for part, place, local in own:
+    for part, place, local in selections:
         lengths[place] = part.rows.indptr[local + 1] - part.rows.indptr[local]
     indptr = np.concatenate([np.zeros(1, np.int64), np.cumsum(lengths)])
     indices, values = np.empty(indptr[-1], np.uint32), np.empty(indptr[-1], np.float32)
-    for part, place, local in own:
+    for part, place, local in selections:
         entry = np.arange(lengths[place].sum()) - np.repeat(np.cumsum(lengths[place]) - lengths[place], lengths[place])
         to = np.repeat(indptr[place], lengths[place]) + entry
         source = np.repeat(part.rows.indptr[local], lengths[place]) + entry

@@ -27,12 +27,12 @@ from treemax.parallel.pools import Arrays, Executor, Table, Work, gathered, usin
 from treemax.parallel.threads import one_blas_thread
 from treemax.parameters import check_number
 
-PART_BYTES = 2**28  # of a table, per object of the store
-LEAST_BYTES = 2**22  # of rows per batch: training on fewer is faster than sending the task
+PART_BYTES = 2**28  # size of the parts of a table, each an object in Ray's store
+LEAST_BYTES = 2**22  # minimum size of the rows of a batch: training on fewer takes less time than sending the task
 SHORT = 16  # a batch of a short run may have this many times LEAST_BYTES
-BATCHES_PER_WORKER = 16  # at least, in a long run: batches are retried when a machine dies
+BATCHES_PER_WORKER = 16  # minimum in a long run: batches are retried when a machine fails
 AHEAD = 3  # batches submitted per worker
-RETRIES = 10  # of a task whose worker has died
+RETRIES = 10  # maximum per task, after its worker has failed
 SMALL = 20_000  # bytes that are sent with every task, which is faster than the store
 CONNECT_SECONDS = 10
 TABLES_HELD = 2  # cached by a worker
@@ -230,13 +230,13 @@ def batches(sizes: Sequence[int], workers: int, least: float = 0) -> list[list[i
     most = max(left / (BATCHES_PER_WORKER * workers), SHORT * least)
     found: list[list[int]] = []
     room = 0.0
-    for number, own in enumerate(sizes):
-        if own > room or not found:
+    for number, size in enumerate(sizes):
+        if size > room or not found:
             found.append([])
             room = min(max(left / (2 * workers), least), most)
         found[-1].append(number)
-        room -= own
-        left -= own
+        room -= size
+        left -= size
     return found
 
 

@@ -231,10 +231,10 @@ class Application:
     async def _page(self, scope: Message, receive: Receive, send: Send) -> int:
         """Answer with a file of the page."""
         path = scope["path"]
-        own = {**scope, "path": path.removeprefix("/static") if path.startswith("/static/") else path}
+        inner_scope = {**scope, "path": path.removeprefix("/static") if path.startswith("/static/") else path}
         if path != "/" and not path.startswith("/static/"):
             raise RequestError(f"Unknown path {path!r:.100}; see /openapi.json for all paths.", 404)
-        own["root_path"] = ""
+        inner_scope["root_path"] = ""
         status = 500
 
         async def send_safely(message: Message) -> None:
@@ -246,7 +246,7 @@ class Application:
 
         starlette_error = import_module("starlette.exceptions").HTTPException
         try:
-            await self._static(own, receive, send_safely)
+            await self._static(inner_scope, receive, send_safely)
         except starlette_error as error:
             raise RequestError(
                 "There is no such file." if error.status_code == 404 else error.detail, error.status_code

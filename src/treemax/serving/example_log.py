@@ -23,7 +23,7 @@ CREATE TABLE IF NOT EXISTS changes (
 """
 LEARNED = "undone = 0 AND NOT EXISTS (SELECT 1 FROM outcomes WHERE outcomes.sequence = examples.sequence AND error IS NOT NULL)"
 BUSY_SECONDS = 30.0
-POINTS = 100  # of the curve
+POINTS = 100  # number of points of the curve
 
 
 class Example(NamedTuple):

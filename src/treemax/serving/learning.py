@@ -30,17 +30,17 @@ from treemax.serving.served_model import ServedModel
 log = logging.getLogger("treemax.serve")
 
 AT_ONCE = 256  # examples read from the log at a time
-POLL_SECONDS = 0.2  # in which examples of other workers are noticed
+POLL_SECONDS = 0.2  # interval at which the log is checked for examples of other workers
 WAIT_SECONDS = 2.0  # for which an acknowledgement waits until the example is learned
 SNAPSHOT_SECONDS = 60.0  # between snapshots, or
 SHARED_SNAPSHOT_SECONDS = 1.0  # with several workers, which answer from them
-SNAPSHOT_SHARE = 0.1  # of the time may be spent on them
+SNAPSHOT_SHARE = 0.1  # maximum fraction of the time spent on writing snapshots
 KEPT_BEHIND = (0, 100, 1000, 10_000, 100_000)  # examples by which snapshots that are kept are older than the newest
 _SNAPSHOT = re.compile(r"snapshot-(\d{8})-(\d{12})\.treemax")
 
 
 class _NotLearned(Exception):
-    """An example could not be learned: the log records it, and the model must be restored, in case it was changed."""
+    """Raised if an example cannot be learned; the log records it, and the model is restored, since it may have changed."""
 
 
 class Snapshot(NamedTuple):

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from treemax.serving.example_log import ExampleLog, Outcome
 
-MOST_EXAMPLES = 5000  # in one transaction
+MOST_EXAMPLES = 5000  # maximum number in one transaction
 FLUSH_SECONDS = 1.0  # after which outcomes are written, though no example arrives
 
 
@@ -87,8 +87,8 @@ class LogWriter:
             with self._condition:
                 self._outcomes = outcomes + self._outcomes
         for loop in {group.loop for group in groups}:
-            own = [(group.last, result) for group, result in zip(groups, results) if group.loop is loop]
-            loop.call_soon_threadsafe(_settle, own)
+            settled = [(group.last, result) for group, result in zip(groups, results) if group.loop is loop]
+            loop.call_soon_threadsafe(_settle, settled)
 
 
 def _settle(results: list[tuple[asyncio.Future[int], Any]]) -> None:

@@ -16,15 +16,15 @@ from typing import Any, NamedTuple
 
 from treemax.explanations.explanation import plain
 from treemax.formats import Examples
-from treemax.models.rows import sparsified
+from treemax.inputs.conversions import sparsified
 from treemax.serving.outline import MOST_CHILDREN, has_tree, node_outline, path_of
 
 PAGE = Path(__file__).parent / "page"
 PIECE = 2**18  # characters of JSON
-ANSWERS = 8  # of an example
-WORST = 20  # nodes, and confusions
-LEAST_ROWS = 5  # of a node that is called bad
-ENTRIES_SHOWN = 40  # of a vector
+ANSWERS = 8  # predictions shown per example
+WORST = 20  # number of worst nodes, and of confusions, that are listed
+LEAST_ROWS = 5  # minimum number of rows of a node listed among the worst
+ENTRIES_SHOWN = 40  # maximum number of entries shown of a vector
 LEAF_WORDS = 3  # most nodes are leaves, and most of the file is theirs
 DIGITS = 4
 
@@ -186,13 +186,13 @@ class _Report:
         k = min(ANSWERS, len(getattr(self.model, "estimator", self.model).label_index_))
         labels, scores = self.model.predict_topk(examples.features, k)
         for i, truth in enumerate(examples.labels):
-            own = [plain(label) for label in truth]
+            true_labels = [plain(label) for label in truth]
             best = plain(labels[i, 0])
-            right = None if not own else best in own
+            right = None if not true_labels else best in true_labels
             if right is not None:
-                self._count(own, best, right)
+                self._count(true_labels, best, right)
             if len(self.kept[right]) < self.most:
-                self.kept[right].append(self._row(examples, i, own, labels[i], scores[i], right))
+                self.kept[right].append(self._row(examples, i, true_labels, labels[i], scores[i], right))
 
     def _row(self, examples: Examples, i: int, truth: list[Any], labels: Any, scores: Any, right: bool | None) -> _Row:
         predictions = [
@@ -281,8 +281,8 @@ def _rounded(value: Any) -> Any:
     if isinstance(value, float):
         return round(value, DIGITS)
     if isinstance(value, dict):
-        return {key: _rounded(own) for key, own in value.items()}
-    return [_rounded(own) for own in value] if isinstance(value, list) else value
+        return {key: _rounded(item) for key, item in value.items()}
+    return [_rounded(item) for item in value] if isinstance(value, list) else value
 
 
 def _as_text(examples: Examples, i: int) -> str:

@@ -10,16 +10,16 @@ from numpy.typing import NDArray
 
 from treemax.inputs.rows import read_only
 from treemax.modelfile import without_changes
-from treemax.models.explaining import frequent_labels
+from treemax.models.base.explaining import frequent_labels
 from treemax.serving.tree_views import TreeView, views_of
 
-MOST_CHILDREN = 500  # in one answer
-SHOWN_LABELS = 3  # of a child
-NODE_LABELS = 24  # of a node
+MOST_CHILDREN = 500  # maximum number of children in one answer
+SHOWN_LABELS = 3  # labels shown per child
+NODE_LABELS = 24  # labels shown for the node itself
 WORDS = 6
-GRANDCHILDREN = 32  # of each child, and
-ALL_GRANDCHILDREN = 640  # in one answer
-MOST_PATHS = 8  # to a label that is at several leaves
+GRANDCHILDREN = 32  # maximum per child, and
+ALL_GRANDCHILDREN = 640  # maximum in one answer
+MOST_PATHS = 8  # maximum number of paths to a label that is at several leaves
 ENTRIES_AT_ONCE = 2**22  # weights held while the largest are found
 
 
@@ -73,7 +73,7 @@ def _answered(model: Any, work: Any) -> dict[str, Any]:
         name = type(getattr(model, "estimator", model)).__name__
         raise ValueError(f"{name} has no tree over its labels.")
     words = _Words(getattr(model, "vectorizer", None))
-    result: dict[str, Any] = without_changes(getattr(model, "estimator", model), lambda own: work(_Trees(own, words)))
+    result: dict[str, Any] = without_changes(getattr(model, "estimator", model), lambda kept: work(_Trees(kept, words)))
     return result
 
 
@@ -140,10 +140,10 @@ class _Trees:
             "children": [
                 {
                     **self._node(_Place(place.tree, child), SHOWN_LABELS),
-                    "words": own,
+                    "words": words,
                     **self._grandchildren(view, place.tree, child, n_shown),
                 }
-                for child, own in zip(some, of_children)
+                for child, words in zip(some, of_children)
             ],
         }
 
@@ -212,9 +212,9 @@ class _Trees:
         step = max(1, ENTRIES_AT_ONCE // max(1, len(columns)))
         for start in range(0, len(children), step):
             weights = view.weights(node, children[start : start + step], read_only(columns))
-            found += [_largest(own, columns) for own in weights]
+            found += [_largest(of_child, columns) for of_child in weights]
         numbers = self.model._feature_numbers
-        ids = [c if numbers is None else numbers.id_of(c) for own, _ in found for c in own.tolist()]
+        ids = [c if numbers is None else numbers.id_of(c) for largest, _ in found for c in largest.tolist()]
         names = iter(self.words.of(ids))
         return [[[next(names), round(weight, 4)] for weight in values.tolist()] for _, values in found]
 

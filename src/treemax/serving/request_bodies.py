@@ -13,12 +13,12 @@ from treemax.serving.errors import RequestError
 from treemax.serving.served_model import ServedModel
 
 MAX_K = 1000
-MOST_EXPLAINED = 20  # rows of one request
-MOST_EXPLAINED_BYTES = 2**18  # of its body: an explanation names every word
-LARGEST_VALUE = 1e15  # of a feature, as models take them
+MOST_EXPLAINED = 20  # maximum number of rows in a request for explanations
+MOST_EXPLAINED_BYTES = 2**18  # maximum size of its body: an explanation names every word
+LARGEST_VALUE = 1e15  # largest value of a feature that models accept
 LONGEST_LABEL = 1000
 MOST_NEW_FEATURES = 2**24  # up to which learning may add features
-MOST_LABELS = 1000  # in a list of allowed, excluded or true labels
+MOST_LABELS = 1000  # maximum number in a list of allowed, excluded or true labels
 
 
 class Limits(NamedTuple):
@@ -233,12 +233,12 @@ def read_examples(content: dict[str, Any], served: ServedModel, limits: Limits) 
     if not isinstance(labels, list) or len(labels) != len(rows):
         wanted = f"labels must be a list with the labels of each of the {len(rows):,} rows, got {_kind(labels)}."
         raise RequestError(wanted, 409 if isinstance(labels, list) else 400)
-    lists = [own if isinstance(own, list) else [own] for own in labels]
-    for i, own in enumerate(lists):
-        _check_true_labels(i, own, served)
+    lists = [true if isinstance(true, list) else [true] for true in labels]
+    for i, true in enumerate(lists):
+        _check_true_labels(i, true, served)
     if not served.is_text:
         _check_growth(rows, served)
-    return [(_stored(row), _stored(own)) for row, own in zip(rows, lists)]
+    return [(_stored(row), _stored(true)) for row, true in zip(rows, lists)]
 
 
 def _stored(content: Any) -> str:

@@ -25,8 +25,8 @@ from treemax.models.online_label_tree.model import OnlineTree
 from treemax.models.online_label_tree.tracing import children_of, scored_siblings, some_labels_below
 from treemax.models.recall_tree.model import RecallTreeModel
 from treemax.models.recall_tree.paper_model import PaperTreeModel
-from treemax.models.scorers import weights_of_features
 from treemax.models.softmax_tree.model import SoftmaxTreeModel
+from treemax.models.trained.scorers import weights_of_features
 from treemax.trees import NodeLabels, Tree
 
 Ids = NDArray[np.int64]
@@ -200,25 +200,25 @@ class _LearnedTreeView(_Tree):
         super().__init__(self.trained.tree, model)
 
     def columns(self, node: int) -> NDArray[np.uint32]:
-        own = self.trained
-        if isinstance(own, StreamView):
-            assert own.places is not None
-            return np.flatnonzero(own.places >= 0).astype(np.uint32)
-        return np.arange(len(own.embeddings), dtype=np.uint32) if own.features is None else own.features
+        trained = self.trained
+        if isinstance(trained, StreamView):
+            assert trained.places is not None
+            return np.flatnonzero(trained.places >= 0).astype(np.uint32)
+        return np.arange(len(trained.embeddings), dtype=np.uint32) if trained.features is None else trained.features
 
     def weights(self, node: int, children: Sequence[int], columns: NDArray[np.uint32]) -> NDArray[Any]:
-        own, first, count = self.trained, int(self.trained.first_vectors[node]), int(self.tree.n_children[node])
+        trained, first, count = self.trained, int(self.trained.first_vectors[node]), int(self.tree.n_children[node])
         if count == 1:
             return np.zeros((1, len(columns)))
-        if isinstance(own, StreamView):
-            assert own.places is not None
-            embeddings = own.embeddings[own.places[columns]]
+        if isinstance(trained, StreamView):
+            assert trained.places is not None
+            embeddings = trained.embeddings[trained.places[columns]]
         else:
-            embeddings = own.embeddings[: len(columns)] if own.features is None else own.embeddings
+            embeddings = trained.embeddings[: len(columns)] if trained.features is None else trained.embeddings
         places = np.asarray(children) - int(self.tree.first_child[node])
         if count == 2:  # one vector, whose score is that of the second child against the first
-            return (2 * places - 1)[:, None] * (embeddings @ own.weights[first])
-        return (embeddings @ own.weights[first + places].T).T
+            return (2 * places - 1)[:, None] * (embeddings @ trained.weights[first])
+        return (embeddings @ trained.weights[first + places].T).T
 
 
 class _OnlineTreeView:
@@ -228,49 +228,49 @@ class _OnlineTreeView:
 
     def __init__(self, model: Any) -> None:
         self.model: Any = model
-        self.own: OnlineTree = model.model_
+        self.trained: OnlineTree = model.model_
 
     def __contains__(self, node: int) -> bool:
-        return 0 <= node < self.own.n_nodes
+        return 0 <= node < self.trained.n_nodes
 
     def parent(self, node: int) -> int:
-        return int(self.own.nodes.parent[node])
+        return int(self.trained.nodes.parent[node])
 
     def children(self, node: int) -> Sequence[int]:
-        return children_of(self.own, node)
+        return children_of(self.trained, node)
 
     def size(self, node: int) -> int:
-        return int(self.own.nodes.n_leaves[node])
+        return int(self.trained.nodes.n_leaves[node])
 
     def labels(self, node: int, most: int) -> tuple[Ids, None]:
-        return some_labels_below(self.own, node), None
+        return some_labels_below(self.trained, node), None
 
     def rows(self, node: int) -> int:
-        found = _ROWS.get(self.own)
-        if found is None or found[0] != (self.model.n_examples_, self.own.n_nodes):
-            found = _ROWS[self.own] = (self.model.n_examples_, self.own.n_nodes), self._sums()
+        found = _ROWS.get(self.trained)
+        if found is None or found[0] != (self.model.n_examples_, self.trained.n_nodes):
+            found = _ROWS[self.trained] = (self.model.n_examples_, self.trained.n_nodes), self._sums()
         return int(found[1][node])
 
     def _sums(self) -> NDArray[np.int64]:
         """The rows below every node."""
-        own, n = self.own, self.own.n_nodes
-        sums, leaves = np.zeros(n, dtype=np.int64), np.flatnonzero(own.nodes.label[:n] >= 0)
-        rows = self.model.label_counts_[own.nodes.label[leaves]]
+        trained, n = self.trained, self.trained.n_nodes
+        sums, leaves = np.zeros(n, dtype=np.int64), np.flatnonzero(trained.nodes.label[:n] >= 0)
+        rows = self.model.label_counts_[trained.nodes.label[leaves]]
         while len(leaves):
             sums += np.bincount(leaves, rows, n).astype(np.int64)
-            above = own.nodes.parent[leaves]
+            above = trained.nodes.parent[leaves]
             leaves, rows = above[above >= 0], rows[above >= 0]
         return sums
 
     def leaves(self, label: int) -> list[int]:
-        leaf = int(self.own.leaf_of[label])
+        leaf = int(self.trained.leaf_of[label])
         return [leaf] if leaf >= 0 else []
 
     def columns(self, node: int) -> NDArray[np.uint32]:
         return np.arange(self.model.n_features_in_, dtype=np.uint32)
 
     def weights(self, node: int, children: Sequence[int], columns: NDArray[np.uint32]) -> NDArray[Any]:
-        siblings = scored_siblings(self.own, node, columns, np.zeros(len(columns), np.float32))
+        siblings = scored_siblings(self.trained, node, columns, np.zeros(len(columns), np.float32))
         place = {int(child): i for i, child in enumerate(siblings.nodes)}
         return siblings.weights[[place[child] for child in children]]
 
@@ -281,45 +281,47 @@ class _OnlineTreeView:
 class _SoftmaxTreeView:
     """Decision nodes come first, then the leaves of all trees, each with several labels."""
 
-    def __init__(self, own: SoftmaxTreeModel, tree: int) -> None:
-        self.own = own
-        self.root = self._node(int(own.structure.roots[tree]))
+    def __init__(self, trained: SoftmaxTreeModel, tree: int) -> None:
+        self.trained = trained
+        self.root = self._node(int(trained.structure.roots[tree]))
 
     def _node(self, code: int) -> int:
-        return code if code >= 0 else self.own.n_branches - 1 - code
+        return code if code >= 0 else self.trained.n_branches - 1 - code
 
     def _code(self, node: int) -> int:
-        return node if node < self.own.n_branches else self.own.n_branches - 1 - node
+        return node if node < self.trained.n_branches else self.trained.n_branches - 1 - node
 
     def __contains__(self, node: int) -> bool:
-        if not 0 <= node < self.own.n_branches + self.own.n_leaves:
+        if not 0 <= node < self.trained.n_branches + self.trained.n_leaves:
             return False
         while (above := self.parent(node)) >= 0:
             node = above
         return node == self.root
 
     def parent(self, node: int) -> int:
-        return int(self.own.parents[self._code(node)])
+        return int(self.trained.parents[self._code(node)])
 
     def children(self, node: int) -> list[int]:
-        return [self._node(int(c)) for c in self.own.structure.children[node]] if node < self.own.n_branches else []
+        if node >= self.trained.n_branches:
+            return []
+        return [self._node(int(c)) for c in self.trained.structure.children[node]]
 
     def _classes(self, node: int) -> Ids:
         """The labels of all leaves below a node, with repetitions."""
         codes, leaves = np.array([self._code(node)]), [np.zeros(0, dtype=np.int64)]
         while len(codes):
             leaves.append(-1 - codes[codes < 0])
-            codes = self.own.structure.children[codes[codes >= 0]].ravel()
-        found, starts = np.concatenate(leaves), self.own.structure.starts
+            codes = self.trained.structure.children[codes[codes >= 0]].ravel()
+        found, starts = np.concatenate(leaves), self.trained.structure.starts
         first, count = starts[found], starts[found + 1] - starts[found]
         at = np.repeat(first - np.cumsum(count) + count, count) + np.arange(count.sum())
-        return self.own.structure.classes[at].astype(np.int64)
+        return self.trained.structure.classes[at].astype(np.int64)
 
     def size(self, node: int) -> int:
         return len(self.labels(node, 0)[0])
 
     def labels(self, node: int, most: int) -> tuple[Ids, None]:
-        present = np.zeros(self.own.n_labels, dtype=bool)
+        present = np.zeros(self.trained.n_labels, dtype=bool)
         present[self._classes(node)] = True
         return np.flatnonzero(present), None
 
@@ -327,16 +329,16 @@ class _SoftmaxTreeView:
         return None
 
     def leaves(self, label: int) -> list[int]:
-        starts = self.own.structure.starts
-        found = np.searchsorted(starts, np.flatnonzero(self.own.structure.classes == label), side="right") - 1
-        nodes = (self.own.n_branches + found).tolist()
+        starts = self.trained.structure.starts
+        found = np.searchsorted(starts, np.flatnonzero(self.trained.structure.classes == label), side="right") - 1
+        nodes = (self.trained.n_branches + found).tolist()
         return [node for node in nodes if node in self]
 
     def columns(self, node: int) -> NDArray[np.uint32]:
-        return np.arange(self.own.n_features, dtype=np.uint32)
+        return np.arange(self.trained.n_features, dtype=np.uint32)
 
     def weights(self, node: int, children: Sequence[int], columns: NDArray[np.uint32]) -> NDArray[Any]:
-        right = self.own.node_weights(node, columns, np.ones(len(columns), np.float32))[1][0]
+        right = self.trained.node_weights(node, columns, np.ones(len(columns), np.float32))[1][0]
         sides = self.children(node)
         return np.array([right if child == sides[1] else -right for child in children])
 
@@ -346,29 +348,29 @@ class _RecallTreeView:
 
     root = 0
 
-    def __init__(self, own: RecallTreeModel) -> None:
-        self.own = own
-        self.first_leaf = len(own.histograms.total) // own.arity
+    def __init__(self, trained: RecallTreeModel) -> None:
+        self.trained = trained
+        self.first_leaf = len(trained.histograms.total) // trained.arity
 
     def __contains__(self, node: int) -> bool:
-        return 0 <= node < len(self.own.histograms.total) and (node == 0 or self.own.histograms.total[node] > 0)
+        return 0 <= node < len(self.trained.histograms.total) and (node == 0 or self.trained.histograms.total[node] > 0)
 
     def parent(self, node: int) -> int:
-        return (node - 1) // self.own.arity if node > 0 else -1
+        return (node - 1) // self.trained.arity if node > 0 else -1
 
     def children(self, node: int) -> list[int]:
         if node >= self.first_leaf:
             return []
-        first = node * self.own.arity + 1
-        return [child for child in range(first, first + self.own.arity) if self.own.histograms.total[child] > 0]
+        first = node * self.trained.arity + 1
+        return [child for child in range(first, first + self.trained.arity) if self.trained.histograms.total[child] > 0]
 
     def labels(self, node: int, most: int) -> tuple[Ids, NDArray[Any]]:
-        first, stop, own = node, node + 1, self.own.histograms
+        first, stop, histograms = node, node + 1, self.trained.histograms
         while first < self.first_leaf:
-            first, stop = first * self.own.arity + 1, stop * self.own.arity + 1
-        here = np.arange(own.labels.shape[1]) < own.n_labels[first:stop, None]
-        labels, counts = own.labels[first:stop][here], own.label_counts[first:stop][here]
-        sums = np.bincount(labels, counts, self.own.n_labels)
+            first, stop = first * self.trained.arity + 1, stop * self.trained.arity + 1
+        here = np.arange(histograms.labels.shape[1]) < histograms.n_labels[first:stop, None]
+        labels, counts = histograms.labels[first:stop][here], histograms.label_counts[first:stop][here]
+        sums = np.bincount(labels, counts, self.trained.n_labels)
         found = np.unique(labels)
         return found.astype(np.int64), sums[found]
 
@@ -379,18 +381,18 @@ class _RecallTreeView:
         return None  # totals are sums of shares, since rows are sent to several leaves
 
     def leaves(self, label: int) -> list[int]:
-        own = self.own.histograms
-        node, place = np.nonzero(own.labels == label)
-        here = (place < own.n_labels[node]) & (node >= self.first_leaf)
+        histograms = self.trained.histograms
+        node, place = np.nonzero(histograms.labels == label)
+        here = (place < histograms.n_labels[node]) & (node >= self.first_leaf)
         node, place = node[here], place[here]
-        return node[np.argsort(-own.label_counts[node, place], kind="stable")].tolist()
+        return node[np.argsort(-histograms.label_counts[node, place], kind="stable")].tolist()
 
     def columns(self, node: int) -> NDArray[np.uint32]:
-        return np.arange(self.own.n_features, dtype=np.uint32)
+        return np.arange(self.trained.n_features, dtype=np.uint32)
 
     def weights(self, node: int, children: Sequence[int], columns: NDArray[np.uint32]) -> NDArray[Any]:
-        first = node * self.own.arity
-        return weights_of_features(self.own.routers, first, self.own.arity, columns)[np.asarray(children) - first - 1]
+        first, routers = node * self.trained.arity, self.trained.routers
+        return weights_of_features(routers, first, self.trained.arity, columns)[np.asarray(children) - first - 1]
 
 
 class _PaperTreeView:
@@ -398,14 +400,14 @@ class _PaperTreeView:
 
     root = 0
 
-    def __init__(self, own: PaperTreeModel) -> None:
-        self.own, self.nodes = own, own.nodes
+    def __init__(self, trained: PaperTreeModel) -> None:
+        self.trained, self.nodes = trained, trained.nodes
 
     def __contains__(self, node: int) -> bool:
-        return 0 <= node < self.own.n_nodes
+        return 0 <= node < self.trained.n_nodes
 
     def parent(self, node: int) -> int:
-        above = np.flatnonzero((self.nodes.children[: self.own.n_nodes] == node).any(axis=1))
+        above = np.flatnonzero((self.nodes.children[: self.trained.n_nodes] == node).any(axis=1))
         return int(above[0]) if node > 0 else -1
 
     def children(self, node: int) -> list[int]:
@@ -423,24 +425,24 @@ class _PaperTreeView:
 
     def leaves(self, label: int) -> list[int]:
         """The deepest nodes that have the label as a candidate: a row may end above a leaf."""
-        node, place = np.nonzero(self.nodes.labels[: self.own.n_nodes] == label)
+        node, place = np.nonzero(self.nodes.labels[: self.trained.n_nodes] == label)
         nodes = set(node[place < self.nodes.n_candidates[node]].tolist())
         ends = [node for node in nodes if not nodes.intersection(self.children(node))]
         return sorted(ends, key=lambda node: (-float(self.nodes.total[node]), node))
 
     def columns(self, node: int) -> NDArray[np.uint32] | None:
-        return np.arange(self.own.n_features, dtype=np.uint32) if self.nodes.routers[node] else None
+        return np.arange(self.trained.n_features, dtype=np.uint32) if self.nodes.routers[node] else None
 
     def weights(self, node: int, children: Sequence[int], columns: NDArray[np.uint32]) -> NDArray[Any]:
-        left = weights_of_features(self.own.routers, int(self.nodes.routers[node]) - 1, 1, columns)[0]
+        left = weights_of_features(self.trained.routers, int(self.nodes.routers[node]) - 1, 1, columns)[0]
         return np.array([left if child == self.nodes.children[node, 0] else -left for child in children])
 
 
 class _LOMTreeView:
     """A binary tree grown online, with the counts of labels at every node."""
 
-    def __init__(self, own: LOMTreeModel) -> None:
-        self.own, self.nodes, self.root = own, own.nodes, int(own.nodes.used[ROOT])
+    def __init__(self, trained: LOMTreeModel) -> None:
+        self.trained, self.nodes, self.root = trained, trained.nodes, int(trained.nodes.used[ROOT])
 
     def __contains__(self, node: int) -> bool:
         if not 0 <= node < len(self.nodes.parents):
@@ -459,8 +461,8 @@ class _LOMTreeView:
         return self.nodes.children[node].tolist() if self.nodes.regressors[node] > 0 else []
 
     def labels(self, node: int, most: int) -> tuple[Ids, NDArray[Any]]:
-        own = self.own.lists(np.array([node]))
-        return own.labels.astype(np.int64), own.counts
+        lists = self.trained.lists(np.array([node]))
+        return lists.labels.astype(np.int64), lists.counts
 
     def size(self, node: int) -> int:
         return len(self.labels(node, 0)[0])
@@ -471,18 +473,18 @@ class _LOMTreeView:
     def leaves(self, label: int) -> list[int]:
         found, level = [], [self.root]
         while level:
-            own = self.own.lists(np.array(level))
-            here = [bool((own.labels[a:b] == label).any()) for a, b in zip(own.starts, own.starts[1:])]
+            lists = self.trained.lists(np.array(level))
+            here = [bool((lists.labels[a:b] == label).any()) for a, b in zip(lists.starts, lists.starts[1:])]
             level = [node for node, has in zip(level, here) if has]
             found += [node for node in level if not self.children(node)]
             level = [child for node in level for child in self.children(node)]
         return sorted(found, key=lambda node: -int(self.nodes.totals[node]))
 
     def columns(self, node: int) -> NDArray[np.uint32] | None:
-        return np.arange(self.own.n_features, dtype=np.uint32) if self.nodes.regressors[node] else None
+        return np.arange(self.trained.n_features, dtype=np.uint32) if self.nodes.regressors[node] else None
 
     def weights(self, node: int, children: Sequence[int], columns: NDArray[np.uint32]) -> NDArray[Any]:
-        right = weights_of_features(self.own.regressors, int(self.nodes.regressors[node]) - 1, 1, columns)[0]
+        right = weights_of_features(self.trained.regressors, int(self.nodes.regressors[node]) - 1, 1, columns)[0]
         return np.array([right if child == self.nodes.children[node, 1] else -right for child in children])
 
 

@@ -41,7 +41,7 @@ class Occurrence(NamedTuple):
 
 class _Token(NamedTuple):
     name: str
-    places: list[Place]  # in the normalised text
+    places: list[Place]  # positions in the normalised text
     of_characters: bool = False
 
 
@@ -108,8 +108,8 @@ def _hashed_tokens(text: str, words: list[int], characters: list[int]) -> Iterat
         found.append(word)
         for length in range(1, min(words[1], len(found)) + 1):
             if length >= words[0]:
-                own = found[len(found) - length :]
-                yield _Token(" ".join(text[a:b] for a, b in own), own)
+                gram = found[len(found) - length :]
+                yield _Token(" ".join(text[a:b] for a, b in gram), gram)
         if characters[1]:
             yield from _marked_grams(text, word, *characters)
 
@@ -139,21 +139,21 @@ def _is_in_word(character: str) -> bool:
 
 
 def _analysed(vectorizer: Any, text: str) -> Iterator[Occurrence]:
-    own = vectorizer
+    analyser = vectorizer
     if isinstance(vectorizer, TfidfText):
         parameters = vectorizer.get_params(deep=False) if vectorizer._reader is None else vectorizer._reader[1]
-        own = TfidfVectorizer(**{**parameters, "min_df": 1})
-    if callable(own.analyzer) or own.preprocessor is not None or callable(own.strip_accents):
+        analyser = TfidfVectorizer(**{**parameters, "min_df": 1})
+    if callable(analyser.analyzer) or analyser.preprocessor is not None or callable(analyser.strip_accents):
         return
-    strip = _ACCENTS.get(own.strip_accents, str)
-    normal, origin = _mapped(text, lambda c: strip(c.lower() if own.lowercase else c))
-    if own.build_preprocessor()(text) != normal:
+    strip = _ACCENTS.get(analyser.strip_accents, str)
+    normal, origin = _mapped(text, lambda c: strip(c.lower() if analyser.lowercase else c))
+    if analyser.build_preprocessor()(text) != normal:
         return
-    low, high = own.ngram_range
-    if own.analyzer == "word":
-        tokens = list(_word_grams(own, normal, low, high))
+    low, high = analyser.ngram_range
+    if analyser.analyzer == "word":
+        tokens = list(_word_grams(analyser, normal, low, high))
     else:
-        tokens = list(_character_grams(normal, low, high, own.analyzer == "char_wb"))
+        tokens = list(_character_grams(normal, low, high, analyser.analyzer == "char_wb"))
     yield from _placed(tokens, _columns(vectorizer, [token.name for token in tokens]), origin)
 
 
@@ -173,8 +173,8 @@ def _word_grams(vectorizer: Any, text: str, low: int, high: int) -> Iterator[_To
     if low == 1:
         yield from (_Token(word, [place]) for word, place in words)
     for length in range(max(low, 2), min(high, len(words)) + 1):
-        for own in zip(*(words[first:] for first in range(length))):
-            yield _Token(" ".join([word for word, _ in own]), [place for _, place in own])
+        for gram in zip(*(words[first:] for first in range(length))):
+            yield _Token(" ".join([word for word, _ in gram]), [place for _, place in gram])
 
 
 def _words(vectorizer: Any, text: str) -> Iterator[tuple[str, Place]]:
@@ -232,5 +232,5 @@ def _placed(tokens: list[_Token], columns: list[int], origin: Sequence[int]) -> 
     unchanged = isinstance(origin, range)
     for (name, places, of_characters), column in zip(tokens, columns):
         if column >= 0:
-            own = [(a, b) if unchanged else (origin[a], origin[b - 1] + 1) for a, b in places if a < b]
-            yield Occurrence(name, column, own, of_characters)
+            spans = [(a, b) if unchanged else (origin[a], origin[b - 1] + 1) for a, b in places if a < b]
+            yield Occurrence(name, column, spans, of_characters)

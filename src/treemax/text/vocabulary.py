@@ -18,7 +18,7 @@ from sklearn.utils.sparsefuncs_fast import inplace_csr_row_normalize_l1, inplace
 from treemax.kernels.text import renumber, tally
 from treemax.text.words import word_counter
 
-PIECE = 2**20  # entries
+PIECE = 2**20  # entries processed at a time
 ENOUGH_WORDS = 8  # shared with other texts: then a text's unique words are dropped
 NORMS = {"l1": inplace_csr_row_normalize_l1, "l2": inplace_csr_row_normalize_l2}
 
@@ -113,8 +113,8 @@ class Vocabulary:
         if least != "auto":
             return counts >= self._limit(least)
         single, last_text = self._in_texts == 1, self._last_text
-        own = np.bincount(last_text[single], minlength=self.n_texts)
-        shared = np.concatenate(self._text_words) - own
+        n_unique = np.bincount(last_text[single], minlength=self.n_texts)
+        shared = np.concatenate(self._text_words) - n_unique
         return (counts >= 2) | (shared[last_text[order]] < ENOUGH_WORDS)
 
 

@@ -19,7 +19,7 @@ from sklearn.feature_extraction.text import TfidfVectorizer
 
 from treemax.kernels.text import count_words, enter_words
 
-BATCH_BYTES = 2**20  # of text per kernel call, so that Ctrl-C can interrupt
+BATCH_BYTES = 2**20  # bytes of text per kernel call; small enough that Ctrl-C takes effect quickly
 PLAIN = {
     "analyzer": "word", "tokenizer": None, "token_pattern": r"(?u)\b\w\w+\b", "stop_words": None, "strip_accents": None,
     "ngram_range": (1, 1),

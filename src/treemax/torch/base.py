@@ -86,7 +86,7 @@ class TreeLayer(nn.Module):
         return scores.view(*hidden.shape[:-1], k), classes.view(*hidden.shape[:-1], k)
 
     def _log_prob_of_all(self, hidden: Tensor) -> Tensor:
-        """log p of every class, differentiable."""
+        """Return the log-probability of every class, differentiable."""
         found = all_log_probabilities(self._rows(hidden), self._layer(), self.sigmoid)
         return found.view(*hidden.shape[:-1], self.n_classes)
 

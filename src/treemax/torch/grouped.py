@@ -28,7 +28,7 @@ WIDEST_BEST = 8_192  # maximum number of values of which one program selects the
 MOST_BEST = 32  # maximum k
 MOST_RANKED = 16_384  # rows that are sorted by pairwise comparison
 ITEMS_RANKED = 16  # per program
-LEAST_ROWS = 16  # of a tile
+LEAST_ROWS = 16  # minimum number of rows of a tile
 # Versions of Triton whose launch interface is known.
 LAUNCHED_DIRECTLY = ((3, 6), (3, 8))
 

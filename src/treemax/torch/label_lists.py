@@ -1,4 +1,4 @@
-"""Targets with several labels a row, in the forms that people have them, as padded lists of label indices."""
+"""Conversion of multi-label targets, in any of the usual forms, to padded lists of label indices."""
 
 from __future__ import annotations
 

@@ -81,7 +81,7 @@ def _places_within(node: Tensor, old: Tensor, arity: int) -> Tensor:
     return place
 
 
-UNKNOWN_SCORE = -1e30  # of a class without statistics for the children that it is not in
+UNKNOWN_SCORE = -1e30  # score of a class without statistics for every child but its current one
 
 
 def preferences(sums: Tensor, counts: Tensor, node: Tensor, current: Tensor) -> Tensor:

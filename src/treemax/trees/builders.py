@@ -18,7 +18,7 @@ from treemax.parameters import check_number
 from treemax.trees.tree import NO_LABEL, Tree
 
 FULL = 0.7  # fill factor of nodes between which labels will be reassigned
-MOST_CHILDREN = 32  # of an inner node, by default: wider trains slower
+MOST_CHILDREN = 32  # default maximum of an inner node; wider trees train more slowly
 
 
 def even_arity(n_labels: int, max_leaf: int) -> int:

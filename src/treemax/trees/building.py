@@ -38,11 +38,11 @@ def build_tree(
     """
     n_labels = len(index)
     if is_hierarchy(tree):
-        own = tree_of(tree, index)
-        if own.n_children.max() <= max_leaf:
-            return own
+        given = tree_of(tree, index)
+        if given.n_children.max() <= max_leaf:
+            return given
         vectors = vectors or label_vectors(rows, targets, n_labels)
-        return refine_tree(own, vectors, max_leaf, seed, threads)
+        return refine_tree(given, vectors, max_leaf, seed, threads)
     return named_tree(tree, rows, targets, n_labels, arity, max_leaf, vectors, seed, threads)
 
 

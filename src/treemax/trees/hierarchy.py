@@ -44,13 +44,13 @@ def tree_of(hierarchy: Any, labels: LabelIndex) -> Tree:
     names: list[Name] = labels.classes.tolist()
     if labels.holds_strings and parent_array(hierarchy) is not None:
         parent_of = dict(named_nodes(parent_of.items(), names))
-    own = set(parent_of.values())
-    if parent_of and not any(name in parent_of or name in own for name in names):
+    parents = set(parent_of.values())
+    if parent_of and not any(name in parent_of or name in parents for name in names):
         raise ValueError(
             f"The hierarchy has none of the {len(names)} labels: they are like {names[0]!r}, "
             f"its nodes like {next(iter(parent_of))!r}."
         )
-    return _branches_to(parent_of, own, names)
+    return _branches_to(parent_of, parents, names)
 
 
 def parents_by_name(hierarchy: Any) -> ParentOf:
@@ -253,7 +253,7 @@ def _check_n_labels(tree: Tree, n_labels: int) -> Tree:
     return tree
 
 
-def _branches_to(parent_of: ParentOf, own: set[Name], labels: list[Name]) -> Tree:
+def _branches_to(parent_of: ParentOf, with_children: set[Name], labels: list[Name]) -> Tree:
     """Build the tree of the branches that lead to the labels."""
     numbers: dict[Name, int] = {}  # inner node of the hierarchy -> node of the tree
     parents, names = [-1], [NO_LABEL]
@@ -273,7 +273,7 @@ def _branches_to(parent_of: ParentOf, own: set[Name], labels: list[Name]) -> Tre
         return node
 
     for number, label in enumerate(labels):
-        above = inner(label) if label in own else inner(parent_of.get(label))
+        above = inner(label) if label in with_children else inner(parent_of.get(label))
         parents.append(above)
         names.append(number)
     return Tree.from_parents(*_without_single_children(parents, names))

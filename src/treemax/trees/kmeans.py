@@ -97,17 +97,17 @@ def kmeans_tree(
     level = [(0, np.arange(len(vectors), dtype=np.int64))]  # (node, its labels)
     done: set[int] = set()  # nodes whose labels are in cluster order
     while level:
-        to_split = {node: own for node, own in level if len(own) > max_leaf and node not in done}
+        to_split = {node: members for node, members in level if len(members) > max_leaf and node not in done}
         parts_of = _partition_large_nodes(executor, to_split, arity, seed)
         ordered = _order_small_nodes(executor, to_split, arity, max_leaf, seed)
         following = []
-        for node, own in level:
-            if len(own) <= max_leaf:
-                parents += [node] * len(own)
-                labels += own.tolist()
+        for node, members in level:
+            if len(members) <= max_leaf:
+                parents += [node] * len(members)
+                labels += members.tolist()
                 continue
-            few = len(own) <= SMALL_NODE
-            for part in _even_parts(ordered.get(node, own), arity) if few else parts_of[node]:
+            few = len(members) <= SMALL_NODE
+            for part in _even_parts(ordered.get(node, members), arity) if few else parts_of[node]:
                 if few:
                     done.add(len(parents))
                 following.append((len(parents), part))
@@ -122,9 +122,9 @@ def _partition_large_nodes(
 ) -> dict[int, list[NDArray[np.int64]]]:
     """Return the clusters of nodes with more than SMALL_NODE labels."""
     bisections = {
-        node: Bisection.plan(own, min(arity, len(own)), np.random.RandomState([seed, node]))
-        for node, own in to_split.items()
-        if len(own) > SMALL_NODE
+        node: Bisection.plan(members, min(arity, len(members)), np.random.RandomState([seed, node]))
+        for node, members in to_split.items()
+        if len(members) > SMALL_NODE
     }
     _run_all(executor, list(bisections.values()))
     return {node: list(bisection.parts()) for node, bisection in bisections.items()}
@@ -141,7 +141,7 @@ def _order_small_nodes(
     executor: Executor, to_split: dict[int, NDArray[np.int64]], arity: int, max_leaf: int, seed: int
 ) -> dict[int, NDArray[np.int64]]:
     """Return the labels of nodes with at most SMALL_NODE labels, in the order of all clusters below."""
-    problems = {node: SubtreeProblem(own, (seed, node)) for node, own in to_split.items() if len(own) <= SMALL_NODE}
+    problems = {node: SubtreeProblem(ids, (seed, node)) for node, ids in to_split.items() if len(ids) <= SMALL_NODE}
     found = all_results(executor, order_subtree, (arity, max_leaf), list(problems.values()), keep=True)
     return {node: few.rows[places] for (node, few), (places,) in zip(problems.items(), found, strict=True)}
 
@@ -242,10 +242,10 @@ def _run_all(executor: Executor, bisections: list[Bisection]) -> None:
                 bisection.take(bisection.labels[places])
             return
         halves = [bisection.problem() for bisection in bisections]
-        for bisection, own, (places,) in zip(
+        for bisection, problem, (places,) in zip(
             bisections, halves, all_results(executor, bisect, None, halves, keep=True)
         ):
-            bisection.take(own.rows[places])
+            bisection.take(problem.rows[places])
         bisections = [below for bisection in bisections for below in bisection.below or ()]
 
 

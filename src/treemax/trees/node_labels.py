@@ -38,15 +38,15 @@ class NodeLabels:
         >>> [sorted(own.tolist()) for own in found.labels]
         [[2, 4], [2, 4], [2]]
         """
-        own: list[dict[int, float]] = [{} for _ in children]
+        counts_at: list[dict[int, float]] = [{} for _ in children]
         for node in range(len(children) - 1, -1, -1):
-            below = own[node]
+            below = counts_at[node]
             if not children[node]:
                 amounts = np.zeros(len(labels[node])) if counts is None else counts[node]
                 below.update(zip(labels[node].tolist(), amounts.tolist()))
             for child in children[node]:
-                for label, count in own[child].items():
+                for label, count in counts_at[child].items():
                     below[label] = below.get(label, 0.0) + count
-        ids = [np.array(list(below), dtype=np.int64) for below in own]
-        sums = None if counts is None else [np.array(list(below.values())) for below in own]
+        ids = [np.array(list(below), dtype=np.int64) for below in counts_at]
+        sums = None if counts is None else [np.array(list(below.values())) for below in counts_at]
         return cls(children, ids, sums, examples)

@@ -231,15 +231,15 @@ def _ancestors(edges: Ids, depths: Ids) -> Ancestors:
     return Ancestors(starts, known.nodes[:size].copy(), known.steps[:size].copy())
 
 
-def _of_level(edges: Ids, own: Ids, known: Ancestors) -> tuple[Ids, Ids, Ids]:
+def _of_level(edges: Ids, nodes: Ids, known: Ancestors) -> tuple[Ids, Ids, Ids]:
     """Return node, ancestor and steps for the nodes `own` of one level, from the edges to them, sorted by child."""
     position, above, far = known.of(edges[:, 0])
     child = edges[position, 1]
     if len(np.unique(edges[:, 1])) == len(edges):  # one parent each: the ancestors are those of the parent
-        last = np.searchsorted(child, own, side="right")
-        return np.insert(child, last, own), np.insert(above, last, own), np.insert(far + 1, last, 0)
-    child, above = np.concatenate([child, own]), np.concatenate([above, own])
-    far = np.concatenate([far + 1, np.zeros(len(own), dtype=np.int64)])
+        last = np.searchsorted(child, nodes, side="right")
+        return np.insert(child, last, nodes), np.insert(above, last, nodes), np.insert(far + 1, last, 0)
+    child, above = np.concatenate([child, nodes]), np.concatenate([above, nodes])
+    far = np.concatenate([far + 1, np.zeros(len(nodes), dtype=np.int64)])
     order = np.lexsort((far, above, child))
     child, above, far = child[order], above[order], far[order]
     new = np.append(True, (np.diff(child) != 0) | (np.diff(above) != 0))

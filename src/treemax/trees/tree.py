@@ -128,7 +128,7 @@ class Tree:
         return len(self.level_bounds) - 1
 
     def without_labels(self, kept: NDArray[np.bool_]) -> tuple[Tree, NDArray[np.int64]]:
-        """Return the tree of the `kept` labels, numbered anew, and its nodes as numbers of this tree.
+        """Return the tree of the `kept` labels, renumbered, and its nodes as numbers of this tree.
 
         Nodes without labels below them are removed; nodes with a single child remain.
 

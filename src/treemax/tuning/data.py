@@ -24,7 +24,7 @@ HELD_SHARE, HELD_OF_FEW, MOST_HELD = 0.1, 2000, 5000  # of small data up to a fi
 STEP = 3  # ratio of the sizes of consecutive samples
 LEAST_SAMPLE = 1000  # rows: smaller samples are not representative
 FIRST_SAMPLE = 20_000  # approximate limit of the smallest sample
-CACHE_SHARE = 0.25  # of the available memory, for vectorised texts
+CACHE_SHARE = 0.25  # fraction of the available memory for vectorised texts
 
 
 class Vectorised(NamedTuple):

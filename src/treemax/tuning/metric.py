@@ -14,7 +14,7 @@ from treemax.metrics import IdEncoder, Scores
 
 NAMES = {"p": "P", "psp": "PSP", "ndcg": "nDCG", "macro-f1": "macro-F1", "micro-f1": "micro-F1"}
 OF_PREDICT = ("macro-F1", "micro-F1")  # without @k, of the labels of `predict`
-KEYS = {"macro-F1": "macro_F1", "micro-F1": "micro_F1"}  # in the results of `Scores`
+KEYS = {"macro-F1": "macro_F1", "micro-F1": "micro_F1"}  # names in the results of `Scores`
 
 
 @dataclass(frozen=True)

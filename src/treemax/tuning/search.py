@@ -22,7 +22,7 @@ from treemax.tuning.training import Trainer
 from treemax.tuning.watch import OutOfTime, Stopped, Watch
 
 REFIT = 1.2  # safety factor of the expected time of training on all rows
-MOST_OF_BUDGET = 0.25  # for one training, once there is a model
+MOST_OF_BUDGET = 0.25  # maximum fraction of the budget for one training, once there is a model
 CHEAP = 0.015  # of the budget: smaller samples are skipped while training takes less than this,
 CHEAP_CHANGE = 0.08  # for a common change: less than this
 SLACK = 1.0  # second that training on any sample may take
@@ -247,10 +247,10 @@ class Search:
         """Return whether the default of a model is near the best default, or exceeds a limit."""
         defaults = {r.setting.model: r for r in self.study.records if r.setting.is_default}
         best = max((r.value or 0.0 for r in defaults.values() if r.status == DONE), default=0.0)
-        own = defaults.get(model)
-        if own is None or own.status != DONE:
-            return own is None or own.status == ABOVE_LIMITS
-        return (own.value or 0.0) >= PROMISING * best
+        record = defaults.get(model)
+        if record is None or record.status != DONE:
+            return record is None or record.status == ABOVE_LIMITS
+        return (record.value or 0.0) >= PROMISING * best
 
     # --- one setting ------------------------------------------------------------------------------------
 

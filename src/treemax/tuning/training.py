@@ -18,7 +18,7 @@ TIMED = 3  # repetitions of the prediction time,
 TIMED_SECONDS = 0.3  # fewer if they take longer than this
 
 
-MOST_MEMORY = 0.5  # of what is available, for one training
+MOST_MEMORY = 0.5  # fraction of the available memory that one training may use
 
 
 class Fitted(NamedTuple):

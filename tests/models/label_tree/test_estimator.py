@@ -14,7 +14,7 @@ from treemax.inputs.rows import as_rows
 from treemax.kernels import search as kernels
 from treemax.models.label_tree.nodes import Common, LabelTreeSettings, RowsInMemory, TreeTraining
 from treemax.models.label_tree.packed_tree import PackedTree
-from treemax.models.rates import mean_squared_length
+from treemax.models.training.learning_rates import mean_squared_length
 from treemax.trees import TREES, complete_tree
 
 N_LABELS = 40

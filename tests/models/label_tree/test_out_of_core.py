@@ -23,11 +23,11 @@ from treemax.formats.training_rows import drop_unlabelled
 from treemax.inputs.labels import Targets, read_labels
 from treemax.inputs.rows import SparseRows, as_rows
 from treemax.memory import parse_bytes, used_bytes
-from treemax.models import stored_rows
 from treemax.models.label_tree import estimator as label_tree
 from treemax.models.label_tree.nodes import node_problems
 from treemax.models.label_tree.out_of_core import MemoryBudget, NodeRows, memory_budget, stored_label_vectors
-from treemax.models.stored_rows import Partitions, RowWriter, Spool, even_partitions
+from treemax.models.training import stored_rows
+from treemax.models.training.stored_rows import Partitions, RowWriter, Spool, even_partitions
 from treemax.text.vocabulary import Vocabulary
 from treemax.trees import label_vectors, random_tree
 

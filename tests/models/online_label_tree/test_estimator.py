@@ -22,13 +22,13 @@ import treemax
 from tests.models.online_label_tree.reference import OF_RECORDS, Reference, as_arrays, random_stream
 from tests.models.online_label_tree.test_training import assert_tables_are_sound
 from treemax import OnlineLabelTree
+from treemax.inputs.conversions import normalized
 from treemax.inputs.labels import RaggedLabels, Targets, read_labels
 from treemax.inputs.rows import as_rows
-from treemax.models.base import TrainingInterrupted
-from treemax.models.online import Batch
+from treemax.models.base.classifier import TrainingInterrupted
+from treemax.models.base.online import Batch
 from treemax.models.online_label_tree.training import POLICIES, learn
-from treemax.models.rates import row_orders
-from treemax.models.rows import normalized
+from treemax.models.training.learning_rates import row_orders
 
 VARIANTS = {
     **{policy: {"policy": policy, "arity": 2, "max_leaf": 3} for policy in sorted(POLICIES)},

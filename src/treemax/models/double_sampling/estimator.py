@@ -9,21 +9,21 @@ import numpy as np
 from sklearn.utils import check_random_state
 
 from treemax import modelfile
+from treemax.inputs.conversions import sparsified
 from treemax.inputs.labels import LabelIndex, Targets, take_targets
 from treemax.inputs.rows import Rows, SparseRows, take_rows
 from treemax.memory import check_fits
-from treemax.models.base import LabelClassifier
+from treemax.models.base.classifier import LabelClassifier
+from treemax.models.base.thread_safety import snapshot_access
 from treemax.models.calibration import calibration_from_top_k, labels_to_rank
 from treemax.models.double_sampling.model import SIMILARITIES, DoubleSamplingModel, Search
 from treemax.models.double_sampling.training import Examples, PairSettings, class_statistics, sample_rows, train_weights
-from treemax.models.held_out import held_out_rows
-from treemax.models.rows import sparsified
-from treemax.models.sharing import snapshot_access
+from treemax.models.training.held_out import held_out_rows
 from treemax.parallel.progress import progress_bar
 from treemax.parallel.threads import thread_count
 from treemax.parameters import check_choice, check_number
 
-BYTES_OF_FEATURE, BYTES_OF_LABEL = 64, 128  # of training
+BYTES_OF_FEATURE, BYTES_OF_LABEL = 64, 128  # memory in training
 
 
 @modelfile.saveable
@@ -125,10 +125,10 @@ class DoubleSampling(LabelClassifier):
         statistics = class_statistics(sparse, labels, len(index))
         model = DoubleSamplingModel(statistics, self._weights(sparse, labels, statistics, random))
         if len(held):
-            own = take_targets(targets, held)
-            k = labels_to_rank(own, len(index), multi_label)
+            held_targets = take_targets(targets, held)
+            k = labels_to_rank(held_targets, len(index), multi_label)
             ids, scores = model.top_k(take_rows(rows, held), k, self._search(), thread_count(self.n_jobs))
-            model.calibration = calibration_from_top_k(ids, scores, own, len(index), multi_label)
+            model.calibration = calibration_from_top_k(ids, scores, held_targets, len(index), multi_label)
         return model
 
     def _weights(self, rows: SparseRows, labels: Any, statistics: Any, random: Any) -> Any:

@@ -9,13 +9,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from treemax.explanations import Path, Trace, linear_step
+from treemax.inputs.conversions import Floats, blocks, sparsified
 from treemax.inputs.rows import Rows, SparseRows, ascends, read_only
 from treemax.models.calibration import Calibration
 from treemax.models.double_sampling import kernels
-from treemax.models.parts import expect, expect_counts, whole_number
-from treemax.models.rows import Floats, blocks, sparsified
-from treemax.models.searching import TopKAllowed, allowed_among, empty_top_k
 from treemax.models.trained import FromAllProbabilities
+from treemax.models.trained.parts import expect, expect_counts, whole_number
+from treemax.models.trained.searching import TopKAllowed, allowed_among, empty_top_k
 from treemax.parallel.threads import run_all
 
 SIMILARITIES = (
@@ -114,31 +114,31 @@ class DoubleSamplingModel(FromAllProbabilities):
         found = self.statistics.similarities(sparsified(row), np.array([ids]), np.array([-1]))[0] * self.weights
         branch = f"rank among {min(search.n_candidates, self.n_labels):,} candidates"
         steps = [
-            linear_step(0, label, branch, score, dict(zip(SIMILARITIES, own)), np.zeros(0), [label], 1)
-            for label, score, own in zip(ids, scores, found.tolist())
+            linear_step(0, label, branch, score, dict(zip(SIMILARITIES, similarities)), np.zeros(0), [label], 1)
+            for label, score, similarities in zip(ids, scores, found.tolist())
         ]
         paths = [[Path([step])] if step.probability > 0 else [] for step in steps]
         return Trace(np.zeros(0, np.int64), np.zeros(0, np.float32), paths, "float64")
 
     def _ranked(self, rows: SparseRows, search: Search) -> tuple[NDArray[np.int64], Floats]:
         """Return the candidates of each row, best first, and their probabilities."""
-        own = np.full(len(rows), -1)
-        ids = self.statistics.nearest(rows, own, min(search.n_candidates, self.n_labels), search.distance)
-        values = self.statistics.similarities(rows, ids, own)
+        left_out = np.full(len(rows), -1)
+        ids = self.statistics.nearest(rows, left_out, min(search.n_candidates, self.n_labels), search.distance)
+        values = self.statistics.similarities(rows, ids, left_out)
         probabilities = np.empty(ids.shape, dtype=np.float32)
         kernels.rank_candidates(values, self.weights, ids, probabilities)
         return ids, probabilities
 
     def without_labels(self, kept: NDArray[np.bool_]) -> DoubleSamplingModel:
-        """Return the model of the `kept` labels, numbered anew; what is known of features stays."""
+        """Return the model of the `kept` labels, renumbered; what is known of features stays."""
         features, classes = self.statistics
-        own = kept[features.classes]
-        starts = np.concatenate([[0], np.cumsum(own)])[features.starts]
+        stays = kept[features.classes]
+        starts = np.concatenate([[0], np.cumsum(stays)])[features.starts]
         number = (np.cumsum(kept) - 1).astype(np.uint32)
         features = features._replace(
             starts=read_only(starts),
-            classes=read_only(number[features.classes[own]]),
-            sums=read_only(features.sums[own]),
+            classes=read_only(number[features.classes[stays]]),
+            sums=read_only(features.sums[stays]),
         )
         statistics = Statistics(features, kernels.Classes(*(read_only(array[kept]) for array in classes)))
         return replace(self, statistics=statistics)

@@ -9,10 +9,10 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
+from treemax.inputs.conversions import blocks
 from treemax.inputs.rows import SparseRows, read_only
 from treemax.models.double_sampling import kernels
 from treemax.models.double_sampling.model import SIMILARITIES, Statistics
-from treemax.models.rows import blocks
 from treemax.parallel.threads import run_all
 
 MOST_ROWS = 200_000  # from which pairs are made: more do not change ten weights
@@ -117,13 +117,13 @@ def differences(
     their class among the nearest then are no examples.
     """
     rows, labels = examples.rows[block], examples.labels[block]
-    own = np.full(len(labels), -1) if drawn is not None else labels
+    left_out = np.full(len(labels), -1) if drawn is not None else labels
     if drawn is not None:
         both = np.concatenate([labels[:, None], drawn[block]], axis=1)
     else:
         n = min(settings.n_adversaries + 1, statistics.n_labels)
-        both = statistics.nearest(rows, own, n, settings.distance)
-    values = statistics.similarities(rows, both, own)
+        both = statistics.nearest(rows, left_out, n, settings.distance)
+    values = statistics.similarities(rows, both, left_out)
     is_own = both == labels[:, None]
     found = is_own.any(axis=1)
     of_own = values[is_own][:, None, :]

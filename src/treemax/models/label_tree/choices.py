@@ -28,15 +28,15 @@ COSTS = {  # the middle one is the default
     "logistic": np.array([1.0, 2.0, 4.0, 8.0, 16.0], dtype=np.float32),
 }
 PASSES = 2  # for each cost
-HELD_SHARE = 5  # one row in so many is held out to compare costs
-LABELS = 32  # of each sampled node
-SHARE_OF_WORK = 0.012  # of the rows of all nodes times their children, that is spent on comparing costs
-MIN_ROWS, MAX_ROWS = 12_000, 400_000  # of all sampled nodes
+HELD_SHARE = 5  # one row in five is held out to compare costs
+LABELS = 32  # labels of each sampled node
+SHARE_OF_WORK = 0.012  # fraction of all pairs of row and child that is spent on comparing costs
+MIN_ROWS, MAX_ROWS = 12_000, 400_000  # total number of rows of the sampled nodes
 PRIOR = 2.0  # penalty in nats, times the squared number of doublings of the default cost
 TEMPERATURES, USUAL_TEMPERATURE = (1.0, 1.32, 1.75, 2.3), 1.75
 TEMPERATURE_PRIOR = 1.0  # penalty in rows, times the squared number of doublings of the usual temperature
-CALIBRATION_ROWS = 2_000  # at most,
-CALIBRATION_SHARE = 12  # and at most one row in so many
+CALIBRATION_ROWS = 2_000  # at most this many rows,
+CALIBRATION_SHARE = 12  # and at most one row in twelve
 
 RunProblems = Callable[[Callable[..., Arrays], Common, "list[CostProblem]"], "list[Arrays]"]
 
@@ -207,7 +207,7 @@ def choose_temperature(
 ) -> float:
     """Return the temperature of the highest precision for these rows of a model trained without them.
 
-    The errors of the upper nodes weigh less at a high temperature, those of the nodes above labels at a low one.
+    A high temperature reduces the effect of errors at upper nodes, a low one that of errors at the nodes above labels.
     """
 
     def score(temperature: float) -> float:

@@ -12,10 +12,10 @@ from numpy.typing import NDArray
 
 from treemax.kernels import search as kernels
 from treemax.models.label_tree.packed_tree import NodeWeights, PackedTree, check_slopes
-from treemax.storage import decode_sorted, encode_sorted
+from treemax.numpy_only.storage import decode_sorted, encode_sorted
 from treemax.trees import Tree
 
-MAX_CODE = 127  # of a weight
+MAX_CODE = 127  # largest code of a weight
 OF_TREE = ("n_children", "label")
 
 

@@ -10,12 +10,16 @@ import numpy as np
 from sklearn.utils import check_random_state
 
 from treemax import modelfile
+from treemax.inputs.conversions import sparsified
 from treemax.inputs.labels import LabelIndex, RaggedLabels, Targets
 from treemax.inputs.rows import Rows, SparseRows
 from treemax.inputs.weights import check_known_labels, with_class_weight
 from treemax.memory import parse_bytes
-from treemax.models.base import TrainingInterrupted
-from treemax.models.hierarchies import WithHierarchy
+from treemax.models.base.classifier import TrainingInterrupted
+from treemax.models.base.empty_rows import empty_rows
+from treemax.models.base.hierarchies import WithHierarchy
+from treemax.models.base.new_labels import NewLabels, places_of
+from treemax.models.base.thread_safety import snapshot_access
 from treemax.models.label_tree.choices import default_cost
 from treemax.models.label_tree.model import LabelTreeModel
 from treemax.models.label_tree.new_labels import Addition, with_new_labels
@@ -23,19 +27,17 @@ from treemax.models.label_tree.nodes import LOSSES, PENALTIES, LabelTreeSettings
 from treemax.models.label_tree.out_of_core import RowsOnDisk, memory_budget
 from treemax.models.label_tree.packed_tree import MOST_CHILDREN
 from treemax.models.label_tree.training import Plan, train_label_tree
-from treemax.models.new_labels import NewLabels, places_of
-from treemax.models.prior import empty_rows
-from treemax.models.rows import sparsified
-from treemax.models.sharing import snapshot_access
-from treemax.models.stored import Source, stored_rows, training_labels
-from treemax.models.stored_rows import StoredRows
+from treemax.models.training.stored_examples import Source, stored_rows, training_labels
+from treemax.models.training.stored_rows import StoredRows
 from treemax.parallel.checkpoints import checkpoints_enabled
 from treemax.parallel.pools import cluster_in_use
 from treemax.parallel.threads import thread_count
 from treemax.parameters import check_choice, check_number, is_auto
 from treemax.trees import Tree, check_tree, combined_vectors, given_vectors, is_hierarchy, unseen_labels
 
-COST_OF_TEXTS = 8.0  # of the features of an unseen label, in examples: more finds more of them, and fewer others
+COST_OF_TEXTS = (
+    8.0  # cost of the features of an unseen label, in examples: a larger one finds more unseen labels and fewer others
+)
 
 
 @modelfile.saveable

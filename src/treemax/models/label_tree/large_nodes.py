@@ -26,11 +26,11 @@ from treemax.models.label_tree.nodes import (
     siblings_of,
 )
 from treemax.models.label_tree.packed_tree import NodeWeights
-from treemax.models.stored_rows import Partitions, StoredRows
+from treemax.models.training.stored_rows import Partitions, StoredRows
 from treemax.parallel.pools import Arrays
 
 WIDTH = 16  # siblings trained together
-ROW_BYTES = 180  # of memory for each row of such a node, all arrays together
+ROW_BYTES = 180  # memory for each row of such a node, in all arrays together
 
 
 class LargeNode:

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from treemax import modelfile
 from treemax.explanations import Trace
+from treemax.inputs.conversions import blocks
 from treemax.inputs.rows import Rows
 from treemax.kernels import search as kernels
 from treemax.models.calibration import Calibration
@@ -18,9 +19,8 @@ from treemax.models.label_tree.compact import loaded_tree, saved_arrays, without
 from treemax.models.label_tree.nodes import LOSSES
 from treemax.models.label_tree.packed_tree import PackedTree
 from treemax.models.label_tree.tracing import trace_labels
-from treemax.models.parts import real_number
-from treemax.models.rows import blocks
-from treemax.models.searching import SparseProbabilities, TopKAllowed, best_weighted, empty_top_k
+from treemax.models.trained.parts import real_number
+from treemax.models.trained.searching import SparseProbabilities, TopKAllowed, best_weighted, empty_top_k
 
 
 @dataclass(frozen=True, eq=False)
@@ -128,7 +128,7 @@ class LabelTreeModel:
         return replace(self, trees=trees, temperature=temperature)
 
     def without_labels(self, kept: NDArray[np.bool_]) -> LabelTreeModel:
-        """Return the model of the `kept` labels, numbered anew."""
+        """Return the model of the `kept` labels, renumbered."""
         return replace(self, trees=tuple(without_labels(tree, kept) for tree in self.trees))
 
     def to_parts(self, resume: bool = False) -> tuple[dict[str, Any], modelfile.Arrays]:

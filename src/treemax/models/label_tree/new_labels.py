@@ -15,6 +15,7 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
+from treemax.inputs.conversions import blocks
 from treemax.inputs.labels import Targets
 from treemax.inputs.rows import SparseRows
 from treemax.kernels import search as kernels
@@ -32,12 +33,13 @@ from treemax.models.label_tree.nodes import (
 )
 from treemax.models.label_tree.packed_tree import MOST_CHILDREN, NodeWeights, PackedNode, PackedTree
 from treemax.models.label_tree.routing import Link, Router, above_labels
-from treemax.models.rows import blocks
 from treemax.parallel.threads import interruptible
 from treemax.trees import Tree
 
-PROTOTYPE_WEIGHT = 0.3  # of the weights of a sibling, in rows: less finds more new labels, and loses more known ones
-LEAST_PROBABILITY = 1e-4  # of a node, so that one example far from it does not decide
+PROTOTYPE_WEIGHT = (
+    0.3  # in rows, of the weights of a sibling: a smaller one finds more new labels and misses more known ones
+)
+LEAST_PROBABILITY = 1e-4  # minimum probability of a node, so that a single distant example does not decide
 
 
 class Addition(NamedTuple):
@@ -136,16 +138,16 @@ def _scores_of_nodes(packed: PackedTree, addition: Addition) -> tuple[NDArray[np
     for block in blocks(len(rows), top.tree.n_labels):
         found = top.probabilities(rows[block], threads=addition.threads)[:, : len(nodes)]
         logs = np.log(np.maximum(found, LEAST_PROBABILITY))
-        own = targets[block]
-        row = np.repeat(np.arange(len(own)), np.diff(own.indptr))
-        ids = own.ids[own.indptr[0] : own.indptr[-1]].astype(np.int64) - n_old
+        part = targets[block]
+        row = np.repeat(np.arange(len(part)), np.diff(part.indptr))
+        ids = part.ids[part.indptr[0] : part.indptr[-1]].astype(np.int64) - n_old
         new = ids >= 0
-        pairs = sp.csr_matrix((np.ones(int(new.sum())), (ids[new], row[new])), shape=(addition.n_new, len(own)))
+        pairs = sp.csr_matrix((np.ones(int(new.sum())), (ids[new], row[new])), shape=(addition.n_new, len(part)))
         scores += pairs @ logs
     return nodes, scores
 
 
-# --- their classifiers --------------------------------------------------------------------------------------
+# --- classifiers of new labels ---------------------------------------------------------------------------
 
 
 def _train(
@@ -156,11 +158,11 @@ def _train(
     table = _stacked([addition.rows, *prototypes])
     source = RowsInMemory(table, Targets(np.zeros(len(table) + 1, np.int64), np.zeros(0, np.uint32)), addition.threads)
     all_problems = node_problems(tree, addition.targets, node_costs(tree, addition.settings))
-    own = {problem.node: problem for problem in all_problems}
+    problem_of = {problem.node: problem for problem in all_problems}
     problems, first = [], len(addition.rows)
     for node, extra in zip(touched.tolist(), prototypes):
         n_old = int(packed.tree.n_children[node])
-        problems.append(_problem(own[int(number[node])], n_old, np.arange(first, first + len(extra))))
+        problems.append(_problem(problem_of[int(number[node])], n_old, np.arange(first, first + len(extra))))
         first += len(extra)
     length = RowsInMemory(addition.rows, addition.targets, 1).length
     common = Common(addition.settings, seed, length, np.zeros(table.n_features, dtype=bool))
@@ -208,8 +210,8 @@ def _stacked(parts: list[SparseRows]) -> SparseRows:
     within = [slice(part.indptr[0], part.indptr[-1]) for part in parts]
     return SparseRows(
         np.concatenate([*indptr, ends[-1:]]).astype(np.int64),
-        np.concatenate([part.indices[own] for part, own in zip(parts, within)]),
-        np.concatenate([part.values[own] for part, own in zip(parts, within)]),
+        np.concatenate([part.indices[inside] for part, inside in zip(parts, within)]),
+        np.concatenate([part.values[inside] for part, inside in zip(parts, within)]),
         max(part.n_features for part in parts),
     )
 

@@ -14,21 +14,23 @@ from treemax.inputs.labels import ALL_ONE, Targets
 from treemax.inputs.rows import SparseRows, read_only, take_sparse_rows
 from treemax.kernels import grouping
 from treemax.models.calibration import logistic_curve
-from treemax.models.finite import check_learned
 from treemax.models.label_tree import kernels
 from treemax.models.label_tree.compact import rounded
 from treemax.models.label_tree.lasso import train_l1
 from treemax.models.label_tree.packed_tree import NodeWeights, PackedNode
 from treemax.models.label_tree.routing import HardNegatives, Link, above_labels
-from treemax.models.rates import mean_squared_length
+from treemax.models.training.finite import check_learned
+from treemax.models.training.learning_rates import mean_squared_length
 from treemax.parallel.pools import Arrays, Table, all_results, pool_for
 from treemax.trees import Tree, label_vectors
 
 LOSSES = {"squared_hinge": kernels.SQUARED_HINGE, "logistic": kernels.LOGISTIC}
 SMALL = np.float32(0.03)  # rows whose dual variables change by less are skipped for some passes
 PENALTIES = ("l2", "l1")
-NEGATIVE_WEIGHT = np.float32(0.25)  # of hard negatives: with more, less frequent labels are found less often
-ROWS_AT_ONCE = 20_000  # whose hard negatives are found together
+NEGATIVE_WEIGHT = np.float32(
+    0.25
+)  # weight of hard negatives: with a larger one, less frequent labels are found less often
+ROWS_AT_ONCE = 20_000  # block size of the search for hard negatives
 SLOPES = np.geomspace(0.5, 32.0, 25).astype(np.float32)  # grid for the calibration of a softmax over siblings
 USUAL_SLOPE, PRIOR = 4.0, 0.5  # the prior of its logarithm, and its strength in nats: for few held-out rows
 
@@ -42,7 +44,7 @@ class LabelTreeSettings:
     leaf_cost: float  # of the nodes above labels
     passes: int
     threshold: float
-    held_share: int  # one row in so many is held out for calibration in the first half of the passes; 0: none
+    held_share: int  # one row in `held_share` is held out for calibration in the first half of the passes; 0: none
     penalty: str = "l2"
     precision: str = "bfloat16"
     hard_negatives: float = 0.0  # rows added to the nodes above labels, as a share of their own

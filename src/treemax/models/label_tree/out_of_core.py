@@ -30,12 +30,12 @@ from treemax.models.label_tree.nodes import (
 )
 from treemax.models.label_tree.packed_tree import PackedNode
 from treemax.models.label_tree.routing import HardNegatives, above_labels
-from treemax.models.stored_rows import Partitions, Spool, StoredRows, even_partitions
+from treemax.models.training.stored_rows import Partitions, Spool, StoredRows, even_partitions
 from treemax.parallel.pools import Arrays, Table
 from treemax.parallel.threads import for_each, one_blas_thread
 from treemax.trees import Tree, label_vectors
 
-ENTRY_BYTES = 16  # of an entry in memory, with its copy by local features
+ENTRY_BYTES = 16  # memory of an entry, with its copy by local features
 MIN_ROW_BYTES = 16_000_000  # for rows in memory; with less, training would be too slow
 OVERHEAD = 64_000_000  # for compiled kernels, read buffers and the like
 

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from treemax.inputs.rows import Rows, SparseRows, read_only
 from treemax.kernels import search as kernels
-from treemax.models.searching import (
+from treemax.models.trained.searching import (
     SparseProbabilities,
     TopKAllowed,
     empty_top_k,
@@ -24,8 +24,8 @@ from treemax.trees import Tree
 
 LINKS = {"softmax": kernels.SOFTMAX_LINK, "logistic": kernels.LOGISTIC_LINK}
 MOST_CHILDREN = 2**16  # a child index has sixteen bits
-MAX_SLOPE = 1e6  # of a level; also of the absolute shift
-LOAD_FACTOR = 0.75  # of hash tables: larger is smaller but slower
+MAX_SLOPE = 1e6  # bound of the slope of a level, and of its absolute shift
+LOAD_FACTOR = 0.75  # of hash tables: a larger one saves memory and costs time
 
 
 class NodeWeights(NamedTuple):

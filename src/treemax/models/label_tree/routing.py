@@ -11,11 +11,11 @@ from numpy.typing import NDArray
 from treemax.inputs.labels import Targets, take_targets
 from treemax.inputs.rows import SparseRows
 from treemax.models.label_tree.packed_tree import PackedNode, PackedTree
-from treemax.models.searching import SparseProbabilities
+from treemax.models.trained.searching import SparseProbabilities
 from treemax.trees import Tree
 
 SAMPLE = 4_000  # rows from which the least probability of hard negatives is estimated
-LEAST_PROBABILITY = 0.01  # of a hard negative
+LEAST_PROBABILITY = 0.01  # minimum probability of a hard negative
 
 
 class Link(NamedTuple):

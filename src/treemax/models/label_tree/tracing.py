@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 from treemax.explanations import Path, Step, Trace, linear_step
 from treemax.inputs.rows import Rows
 from treemax.kernels.weights import packed_weights
-from treemax.models.explaining import MOST_BELOW, NOTHING, logistic, row_entries, shares
 from treemax.models.label_tree.packed_tree import PackedTree
+from treemax.models.trained.tracing import MOST_BELOW, NOTHING, logistic, row_entries, shares
 
 
 def trace_labels(trees: Sequence[PackedTree], row: Rows, ids: Sequence[int]) -> Trace:

@@ -9,7 +9,7 @@ import numpy as np
 
 from treemax.inputs.labels import LabelIndex, take_targets
 from treemax.inputs.rows import SparseRows
-from treemax.models.base import TrainingInterrupted
+from treemax.models.base.classifier import TrainingInterrupted
 from treemax.models.label_tree.choices import (
     USUAL_TEMPERATURE,
     calibrate,

@@ -15,12 +15,14 @@ from sklearn.utils.validation import check_is_fitted
 
 import treemax
 from treemax import modelfile
+from treemax.inputs.conversions import sparsified
 from treemax.inputs.labels import LabelIndex
 from treemax.memory import check_fits
 from treemax.metrics import perplexity
-from treemax.models.base import TrainingInterrupted
-from treemax.models.finite import check_learned
-from treemax.models.hierarchies import parameter_parts, parameters_from_parts
+from treemax.models.base.classifier import TrainingInterrupted
+from treemax.models.base.hierarchies import parameter_parts, parameters_from_parts
+from treemax.models.base.published import PublishedSettings
+from treemax.models.base.thread_safety import SharedEstimator, read_access, snapshot_access
 from treemax.models.language_model.model import LanguageModel
 from treemax.models.language_model.training import FlatOutput, LanguageModelSettings, TokenStream, Training, TreeOutput
 from treemax.models.language_model.words import END, WordVocabulary
@@ -29,15 +31,13 @@ from treemax.models.learned_tree.model import LARGEST_FACTOR, padded
 from treemax.models.learned_tree.quality import NodeQuality, described
 from treemax.models.learned_tree.steps import OPTIMIZERS
 from treemax.models.learned_tree.structure import Structure
-from treemax.models.parts import MOST_COUNTED, expect_counts, real_number, whole_number
-from treemax.models.published import PublishedSettings
-from treemax.models.rows import sparsified
-from treemax.models.sharing import SharedEstimator, read_access, snapshot_access
+from treemax.models.trained.parts import MOST_COUNTED, expect_counts, real_number, whole_number
+from treemax.models.training.finite import check_learned
+from treemax.numpy_only.topk import TopK
 from treemax.parallel.progress import progress_bar
 from treemax.parallel.threads import thread_count
 from treemax.parameters import check_choice, check_flag, check_number, is_auto
 from treemax.text.vectorizers import TextInput
-from treemax.topk import TopK
 from treemax.trees import Tree, frequent_at_root_tree, huffman_tree, is_hierarchy, kmeans_tree, random_tree, tree_of
 
 FIXED_TREES = ("clusters", "huffman", "random")

@@ -13,8 +13,8 @@ from treemax.inputs.rows import SparseRows
 from treemax.models.language_model import kernels
 from treemax.models.learned_tree.model import LearnedTreeModel, padded, vectors_of
 from treemax.models.learned_tree.quality import NodeQuality, judged_nodes
-from treemax.models.parts import expect, real_number, truth, whole_number
-from treemax.models.searching import empty_top_k
+from treemax.models.trained.parts import expect, real_number, truth, whole_number
+from treemax.models.trained.searching import empty_top_k
 from treemax.parallel.threads import one_blas_thread, run_all
 from treemax.trees import Tree
 

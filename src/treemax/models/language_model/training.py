@@ -31,8 +31,8 @@ from treemax.models.learned_tree.training import ranges_between_assignments
 from treemax.parallel.threads import for_each, one_blas_thread
 from treemax.trees import Tree
 
-INITIAL_SQUARES = np.float32(1.0)  # of AdaGrad: shortens the first steps of rare words
-CONTEXTS_PER_WORD = 32  # at most, in the mean representation of a word
+INITIAL_SQUARES = np.float32(1.0)  # initial sums of AdaGrad: shortens the first steps of rare words
+CONTEXTS_PER_WORD = 32  # maximum number of contexts in the mean representation of a word
 CONTEXTS_AT_ONCE = 2048
 SLACK = 1.25  # maximum size of a node relative to the mean of its siblings
 

@@ -47,7 +47,9 @@ def _mean_shares(labels, hidden, row_starts, vectors, first, n_children, means):
 
 @kernel
 def _summed_shares(labels, node, n_labels, statistics, prior_count, means, counts):
-    """p_j|i from the running sums of Algorithm 1. A label new at this node has the prior, if any, or a count of zero."""
+    """Return p_j|i from the running sums of Algorithm 1.
+
+    A label that is new at this node has the prior, if any, or a count of zero."""
     keys, sums, seen = statistics
     n_children = means.shape[1]
     for i in range(labels.size):

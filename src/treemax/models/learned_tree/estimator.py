@@ -14,11 +14,13 @@ from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted
 
 from treemax import modelfile
+from treemax.inputs.conversions import sparsified
 from treemax.inputs.labels import LabelIndex, Targets
 from treemax.inputs.rows import Rows, SparseRows
 from treemax.memory import check_fits
-from treemax.models.held_out import held_out_rows
-from treemax.models.hierarchies import WithHierarchy
+from treemax.models.base.hierarchies import WithHierarchy
+from treemax.models.base.online import FIRST_ROWS, OnlineLabelClassifier
+from treemax.models.base.thread_safety import snapshot_access
 from treemax.models.learned_tree.assignment import RULES
 from treemax.models.learned_tree.model import LARGEST_FACTOR, LearnedTreeModel, padded
 from treemax.models.learned_tree.quality import NodeQuality, described, quality_from_means, quality_from_sums
@@ -26,11 +28,9 @@ from treemax.models.learned_tree.steps import OBJECTIVES, OPTIMIZERS, STATISTICS
 from treemax.models.learned_tree.stream import GrowingTree, power_of_two
 from treemax.models.learned_tree.structure import Structure, complete_depth, max_depth
 from treemax.models.learned_tree.training import Training, suggested_passes
-from treemax.models.online import FIRST_ROWS, OnlineLabelClassifier
-from treemax.models.parts import real_number
-from treemax.models.rates import FAR_LONGER, mean_squared_length
-from treemax.models.rows import sparsified
-from treemax.models.sharing import snapshot_access
+from treemax.models.trained.parts import real_number
+from treemax.models.training.held_out import held_out_rows
+from treemax.models.training.learning_rates import FAR_LONGER, mean_squared_length
 from treemax.parallel.threads import thread_count
 from treemax.parameters import check_choice, check_number, is_auto
 from treemax.trees import Tree, huffman_tree, is_hierarchy, kmeans_tree, label_vectors, random_tree, tree_of

@@ -10,16 +10,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from treemax.explanations import Trace
+from treemax.inputs.conversions import known_features, sparsified
 from treemax.inputs.rows import Rows, SparseRows, read_only
 from treemax.kernels.vector import WIDTH
 from treemax.modelfile import LARGEST
 from treemax.models.calibration import Calibration
-from treemax.models.explaining import row_entries
 from treemax.models.learned_tree import search_kernels
 from treemax.models.learned_tree.tracing import trace_labels
-from treemax.models.parts import expect, expect_counts, expect_squares, real_number, truth, whole_number
-from treemax.models.rows import known_features, sparsified
-from treemax.models.searching import (
+from treemax.models.trained.parts import expect, expect_counts, expect_squares, real_number, truth, whole_number
+from treemax.models.trained.searching import (
     SparseProbabilities,
     TopKAllowed,
     empty_top_k,
@@ -28,6 +27,7 @@ from treemax.models.searching import (
     search_rows,
     two_searches,
 )
+from treemax.models.trained.tracing import row_entries
 from treemax.trees import Tree
 
 Floats = NDArray[np.float32]
@@ -259,7 +259,7 @@ class LearnedTreeModel:
         return np.minimum(probabilities * np.float32(self.labels_a_row), np.float32(1.0))
 
     def without_labels(self, kept: NDArray[np.bool_]) -> LearnedTreeModel:
-        """Return the model of the `kept` labels, numbered anew; nodes without labels below them are removed.
+        """Return the model of the `kept` labels, renumbered; nodes without labels below them are removed.
 
         Of three or more children of which two are left, the difference of their vectors is the one vector of both.
         """

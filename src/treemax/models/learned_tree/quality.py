@@ -1,4 +1,4 @@
-"""How good the splits of a tree are: the objective of the paper, balance and purity."""
+"""Quality of the splits of a tree: the objective of the paper, balance and purity."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from treemax.models.learned_tree.kernels import Vectors
 from treemax.models.learned_tree.model import LearnedTreeModel
 from treemax.trees import Tree
 
-MOST_CHILDREN = 1024  # of a node that is judged: the time grows with their number times that of the labels
+MOST_CHILDREN = 1024  # nodes with more children are left out: time is proportional to children times labels
 
 
 class NodeQuality(NamedTuple):

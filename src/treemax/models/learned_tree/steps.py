@@ -21,7 +21,7 @@ from treemax.models.learned_tree.model import Floats, aligned
 from treemax.models.learned_tree.structure import RunningSums, Structure, max_depth, vectors_per_node
 
 ROWS_AT_ONCE = 2048
-MIN_ERROR = 1e-3  # of a child's probability: vectors with a smaller error are not updated
+MIN_ERROR = 1e-3  # vectors of children whose probability has a smaller error are not updated
 INITIAL_SQUARES = np.float32(1e-8)
 OPTIMIZERS = {"sgd": kernels.PLAIN, "adagrad": kernels.ADAGRAD}
 OBJECTIVES = {"log-likelihood": kernels.LOG_LIKELIHOOD, "probability": kernels.PROBABILITY}
@@ -47,7 +47,7 @@ class LearnedTreeSettings:
 
 
 class Learner:
-    """Tree and parameters in training. A subclass says how often labels were seen, and how they are represented."""
+    """Tree and parameters in training. A subclass knows the frequencies of the labels and their representations."""
 
     settings: LearnedTreeSettings
     structure: Structure

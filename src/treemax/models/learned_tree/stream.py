@@ -12,24 +12,26 @@ import numpy as np
 from numpy.typing import NDArray
 
 from treemax.explanations import Trace
+from treemax.inputs.conversions import known_features, sparsified
 from treemax.inputs.labels import Targets
 from treemax.inputs.rows import Rows, SparseRows, read_only
 from treemax.kernels.validation import squared_lengths
-from treemax.models.explaining import row_entries
 from treemax.models.learned_tree import stream_kernels
 from treemax.models.learned_tree.model import Floats, LearnedTreeModel, LearningState, aligned, padded
 from treemax.models.learned_tree.steps import INITIAL_SQUARES, ROWS_AT_ONCE, LearnedTreeSettings, Learner
 from treemax.models.learned_tree.structure import RunningSums, Structure
-from treemax.models.rows import known_features, sparsified
-from treemax.models.searching import SparseProbabilities, TopKAllowed
+from treemax.models.trained.searching import SparseProbabilities, TopKAllowed
+from treemax.models.trained.tracing import row_entries
 from treemax.parallel.threads import run_all
 from treemax.trees import Tree
 
 FIRST_ASSIGNMENT = 1000  # rows, and the least between two assignments
-GROWTH = 2.0  # of the rows from one assignment to the next; chosen on validation rows of icd and wordnet
-HORIZON = 100  # examples of a label that its mean representation remembers
-LONGEST = 5.0  # rows of more than this times the mean length are shortened: AdaGrad would remember them for ever
-RESTARTED_SQUARES = np.float32(1.0)  # in a model that was saved without its learning state
+GROWTH = (
+    2.0  # factor by which the number of rows grows between assignments; chosen on validation rows of icd and wordnet
+)
+HORIZON = 100  # number of examples of a label that its running mean representation averages over
+LONGEST = 5.0  # rows longer than this multiple of the mean length are shortened, since AdaGrad never forgets them
+RESTARTED_SQUARES = np.float32(1.0)  # initial sums of squares in a model that was saved without its learning state
 
 
 def power_of_two(scale: float) -> float:
@@ -384,7 +386,7 @@ class GrowingTree(Learner):
         )  # fmt: skip
 
     def without_labels(self, kept: NDArray[np.bool_]) -> LearnedTreeModel:
-        """Return the model of the `kept` labels, numbered anew."""
+        """Return the model of the `kept` labels, renumbered."""
         return self.packed().without_labels(kept)
 
     def to_parts(self, resume: bool = False) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:

@@ -92,7 +92,7 @@ class Structure:
         return Tree(first_child, n_children, np.where(is_inner, -1, -1 - codes))
 
     def enlarged(self, room: int, arity: int) -> Structure:
-        """A structure of `with_capacity` for so many nodes."""
+        """Return the structure with capacity for `room` nodes."""
         per_node, nodes, more = vectors_per_node(arity), np.arange(room), room - len(self.n_children)
         return Structure(
             np.concatenate([self.children, np.full(more * arity, -1)]), nodes * arity,
@@ -161,7 +161,7 @@ class RunningSums:
         nodes, labels = np.divmod(self.keys, structure.n_labels)
         keys = rank[nodes] * structure.n_labels + labels
         order = np.argsort(keys)
-        order = order[rank[nodes[order]] >= 0]  # other nodes start anew
+        order = order[rank[nodes[order]] >= 0]  # the statistics of other nodes are reset
         return {"keys": keys[order], "sums": self.sums[order], "seen": self.seen[order]}
 
 

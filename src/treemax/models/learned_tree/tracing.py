@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from treemax.explanations import Path, Step, Trace, linear_step
 from treemax.inputs.rows import Rows
-from treemax.models.explaining import MOST_BELOW, logistic, row_entries, shares
+from treemax.models.trained.tracing import MOST_BELOW, logistic, row_entries, shares
 
 if TYPE_CHECKING:
     from treemax.models.learned_tree.model import LearnedTreeModel

@@ -18,18 +18,18 @@ from numpy.typing import NDArray
 from treemax.inputs.labels import Targets, take_targets
 from treemax.inputs.rows import SparseRows, take_rows
 from treemax.models.calibration import Calibration, calibration_from_top_k, labels_to_rank
-from treemax.models.held_out import PASSES_WITH_ALL
 from treemax.models.learned_tree import kernels
 from treemax.models.learned_tree.model import LearnedTreeModel, LearningState, aligned, padded, with_renumbered_features
 from treemax.models.learned_tree.steps import INITIAL_SQUARES, ROWS_AT_ONCE, LearnedTreeSettings, Learner
 from treemax.models.learned_tree.structure import RunningSums, Structure, ranks
-from treemax.models.rates import mean_squared_length
+from treemax.models.training.held_out import PASSES_WITH_ALL
+from treemax.models.training.learning_rates import mean_squared_length
 from treemax.parallel.threads import for_each
 
 FEW_FEATURES = 0.5  # if a smaller fraction of the columns occurs, only these get embeddings
 NUMBERS_TO_ASSIGN = 2**26  # bounds the memory of the representations for the assignment
 MIN_PASSES, MIN_ROWS = 6, 20_000  # the latter over all passes
-LARGEST_MEAN = 1e6  # of a representation, whose rows may have outliers
+LARGEST_MEAN = 1e6  # bound of the values of a mean representation, since rows may have outliers
 
 
 def suggested_passes(n_rows: int, multi_label: bool) -> int:

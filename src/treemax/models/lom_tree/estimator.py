@@ -13,13 +13,13 @@ from numpy.typing import NDArray
 from treemax import modelfile
 from treemax.inputs.labels import LabelIndex, Targets
 from treemax.inputs.rows import Rows, SparseRows
+from treemax.models.base.online_trees import OnlineTreeClassifier
+from treemax.models.base.thread_safety import snapshot_access
 from treemax.models.lom_tree.kernels import Options
 from treemax.models.lom_tree.model import LOMTreeModel
 from treemax.models.lom_tree.training import LOMTreeSettings, empty_model, ensure_capacity, learn, nodes_for
-from treemax.models.parts import settings_from
-from treemax.models.rates import MOST_RATE, clip_outliers, mean_squared_length, row_orders
-from treemax.models.recall_tree.estimator import OnlineTreeClassifier
-from treemax.models.sharing import snapshot_access
+from treemax.models.trained.parts import settings_from
+from treemax.models.training.learning_rates import MOST_RATE, clip_outliers, mean_squared_length, row_orders
 from treemax.parameters import check_number, is_auto
 
 RATE = 5.0  # divided by row norm * sqrt(features per row); chosen on glyphs1k and wordnet

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from treemax.explanations import Trace
+from treemax.inputs.conversions import ROWS_AT_ONCE, blocks
 from treemax.inputs.labels import ALL_ONE
 from treemax.inputs.rows import Rows, ascends, read_only
 from treemax.kernels.feature_tables import SparseScorers
@@ -18,12 +19,13 @@ from treemax.modelfile import LARGEST
 from treemax.models.lom_tree import kernels
 from treemax.models.lom_tree.kernels import DEEPEST, NONE, Nodes, Tallies
 from treemax.models.lom_tree.tracing import trace_labels
-from treemax.models.parts import check_memory, expect, expect_counts, truth, whole_number, whole_numbers
-from treemax.models.recall_tree.model import SMALLEST_TABLE, OnlineTreeModel, scorer_arrays, scorers_from_arrays
-from treemax.models.rows import ROWS_AT_ONCE, blocks
-from treemax.models.scorers import Scorers, prediction_scorers, trainable_scorers
-from treemax.models.searching import TopKAllowed
-from treemax.models.sparse_scorers import restored_sparse, stored_sparse
+from treemax.models.trained.hash_tables import SMALLEST_TABLE
+from treemax.models.trained.online_trees import OnlineTreeModel
+from treemax.models.trained.parts import check_memory, expect, expect_counts, truth, whole_number, whole_numbers
+from treemax.models.trained.scorer_parts import scorer_arrays, scorers_from_arrays
+from treemax.models.trained.scorers import Scorers, prediction_scorers, trainable_scorers
+from treemax.models.trained.searching import TopKAllowed
+from treemax.models.trained.sparse_scorers import restored_sparse, stored_sparse
 from treemax.parallel.threads import run_all
 from treemax.trees import NodeLabels
 
@@ -137,7 +139,7 @@ class LOMTreeModel(OnlineTreeModel):
     # --- to a file and back -----------------------------------------------------------------------------
 
     def without_labels(self, kept: NDArray[np.bool_]) -> LOMTreeModel:
-        """The model of the `kept` labels, numbered anew; a node with an empty child is replaced by its other child."""
+        """The model of the `kept` labels, renumbered; a node with an empty child is replaced by its other child."""
         order = np.concatenate(self.levels())
         lists = self.lists(order)
         own, owner = kept[lists.labels], np.repeat(np.arange(len(order)), np.diff(lists.starts))

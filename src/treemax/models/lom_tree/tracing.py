@@ -11,7 +11,7 @@ import numpy as np
 from treemax.explanations import Path, Step, Trace
 from treemax.inputs.rows import Rows
 from treemax.models.lom_tree.kernels import ROOT
-from treemax.models.recall_tree.tracing import Entries, decision, precision
+from treemax.models.trained.tracing import Entries, decision, precision
 
 if TYPE_CHECKING:
     from treemax.models.lom_tree.model import LOMTreeModel

@@ -22,8 +22,8 @@ from treemax.models.lom_tree.model import (
     tallies_from,
     tree_from,
 )
-from treemax.models.recall_tree.training import empty_scorers, enlarged_array, enlarged_scorers
-from treemax.models.sparse_scorers import with_buckets, with_features
+from treemax.models.trained.scorers import empty_scorers, enlarged_array, enlarged_scorers
+from treemax.models.trained.sparse_scorers import with_buckets, with_features
 
 ROWS_AT_ONCE = 2048
 NODES_PER_LABEL = 4  # inner nodes; chosen on glyphs1k

@@ -9,20 +9,20 @@ import numpy as np
 from sklearn.utils import check_random_state
 
 from treemax import modelfile
+from treemax.inputs.conversions import rows_of_block
 from treemax.inputs.labels import LabelIndex, Targets, take_targets
 from treemax.inputs.rows import Rows, take_rows
 from treemax.memory import check_fits
-from treemax.models.base import LabelClassifier, TrainingInterrupted
+from treemax.models.base.classifier import LabelClassifier, TrainingInterrupted
+from treemax.models.base.thread_safety import snapshot_access
 from treemax.models.calibration import calibration_from_top_k, labels_to_rank
-from treemax.models.held_out import held_out_rows
 from treemax.models.mach.model import COMBINE, PRIME, MACHModel, buckets_of
 from treemax.models.mach.training import bucket_targets, default_buckets, side_by_side
 from treemax.models.one_vs_all.estimator import OneVsAll
 from treemax.models.one_vs_all.model import LinearModel
 from treemax.models.one_vs_all.training import training_bytes
-from treemax.models.rates import MOST_RATE
-from treemax.models.rows import rows_of_block
-from treemax.models.sharing import snapshot_access
+from treemax.models.training.held_out import held_out_rows
+from treemax.models.training.learning_rates import MOST_RATE
 from treemax.parallel.progress import progress_bar
 from treemax.parallel.threads import thread_count
 from treemax.parameters import check_choice, check_flag, check_number, is_auto

@@ -10,15 +10,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from treemax.explanations import Path, Step, Trace, linear_step
+from treemax.inputs.conversions import Floats, blocks
 from treemax.inputs.rows import Rows, read_only
 from treemax.models.calibration import Calibration
 from treemax.models.mach import kernels
 from treemax.models.one_vs_all import kernels as flat_kernels
 from treemax.models.one_vs_all.model import LinearModel
-from treemax.models.parts import expect_counts, truth, whole_number
-from treemax.models.rows import Floats, blocks
-from treemax.models.searching import TopKAllowed, empty_top_k
 from treemax.models.trained import FromAllProbabilities
+from treemax.models.trained.parts import expect_counts, truth, whole_number
+from treemax.models.trained.searching import TopKAllowed, empty_top_k
 from treemax.parallel.threads import run_all
 
 PRIME = 2**31 - 1

@@ -33,8 +33,8 @@ def bucket_targets(targets: Targets, buckets: NDArray[np.uint32]) -> Targets:
     relevance = None
     if targets.relevance is not None:
         relevance = np.zeros(len(pairs), dtype=np.float32)
-        own = targets.relevance[targets.indptr[0] : targets.indptr[-1]]
-        np.maximum.at(relevance, np.searchsorted(pairs, keys), own)
+        of_labels = targets.relevance[targets.indptr[0] : targets.indptr[-1]]
+        np.maximum.at(relevance, np.searchsorted(pairs, keys), of_labels)
     return Targets(indptr, (pairs % n_buckets).astype(np.uint32), targets.weights, relevance)
 
 

@@ -14,19 +14,19 @@ from sklearn.utils import check_random_state
 from treemax import modelfile
 from treemax.inputs.labels import LabelIndex, Targets
 from treemax.inputs.rows import Rows, SparseRows
+from treemax.models.base.online_trees import OnlineTreeClassifier
+from treemax.models.base.thread_safety import snapshot_access
 from treemax.models.memory_tree.kernels import CLIPPED, REGRESSORS, SOFTMAX, Options
 from treemax.models.memory_tree.model import MemoryTreeModel
 from treemax.models.memory_tree.training import MemoryTreeSettings, empty_model, ensure_capacity, remember, revisit
-from treemax.models.parts import settings_from
-from treemax.models.rates import MOST_RATE, mean_squared_length, row_orders
-from treemax.models.recall_tree.estimator import OnlineTreeClassifier
-from treemax.models.sharing import snapshot_access
+from treemax.models.trained.parts import settings_from
+from treemax.models.training.learning_rates import MOST_RATE, mean_squared_length, row_orders
 from treemax.parameters import check_flag, check_number, is_auto
 
 ROUTER_RATE = 1.5  # divided by the square root of the features of a row; chosen on validation rows, as the defaults
 SCORER_RATE = 0.1
 REGRESSOR_RATE = 0.5
-SHARPNESS = 10.0  # of the softmax over the scores of a leaf
+SHARPNESS = 10.0  # inverse temperature of the softmax over the scores of a leaf
 
 
 @modelfile.saveable
@@ -71,7 +71,7 @@ class ContextualMemoryTree(OnlineTreeClassifier):
     train_dreams : bool
         Whether routers are trained on rows that are inserted again in later passes.
     skip_itself : bool
-        Whether a row that asks for its reward skips itself among the remembered rows.
+        Whether the query for the reward of a remembered row skips the row itself.
 
     Other Parameters
     ----------------

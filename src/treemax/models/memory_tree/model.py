@@ -9,9 +9,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from treemax.explanations import Trace
+from treemax.inputs.conversions import ROWS_AT_ONCE, blocks, known_features, normalized, sparsified
 from treemax.inputs.labels import ALL_ONE, Targets
 from treemax.inputs.rows import Rows, SparseRows, ascends, read_only
-from treemax.models.finite import LARGEST_WEIGHT
 from treemax.models.memory_tree import kernels
 from treemax.models.memory_tree.kernels import (
     DEEPEST,
@@ -26,12 +26,20 @@ from treemax.models.memory_tree.kernels import (
     Workspace,
 )
 from treemax.models.memory_tree.tracing import trace_labels
-from treemax.models.parts import check_memory, expect, expect_counts, expect_squares, truth, whole_number, whole_numbers
-from treemax.models.recall_tree.model import OnlineTreeModel, regressors_without, scorer_arrays, scorers_from_arrays
-from treemax.models.recall_tree.training import empty_scorers, enlarged_array
-from treemax.models.rows import ROWS_AT_ONCE, blocks, known_features, normalized, sparsified
-from treemax.models.scorers import Scorers, prediction_scorers
-from treemax.models.searching import TopKAllowed
+from treemax.models.trained.online_trees import OnlineTreeModel
+from treemax.models.trained.parts import (
+    check_memory,
+    expect,
+    expect_counts,
+    expect_squares,
+    truth,
+    whole_number,
+    whole_numbers,
+)
+from treemax.models.trained.scorer_parts import regressors_without, scorer_arrays, scorers_from_arrays
+from treemax.models.trained.scorers import Scorers, empty_scorers, enlarged_array, prediction_scorers
+from treemax.models.trained.searching import TopKAllowed
+from treemax.models.training.finite import LARGEST_WEIGHT
 from treemax.parallel.threads import run_all
 from treemax.trees import NodeLabels
 
@@ -70,12 +78,12 @@ class MemoryStore:
         if not self.is_sparse:
             self.rows = (_extended(self.rows[0], self.n, form),)
         else:
-            own, (indptr, indices, values) = self.rows, form
-            end, part = int(own[0][self.n]), slice(int(indptr[0]), int(indptr[-1]))
+            stored, (indptr, indices, values) = self.rows, form
+            end, part = int(stored[0][self.n]), slice(int(indptr[0]), int(indptr[-1]))
             self.rows = (
-                _extended(own[0], self.n + 1, end + indptr[1:] - indptr[0]),
-                _extended(own[1], end, indices[part]),
-                _extended(own[2], end, values[part]),
+                _extended(stored[0], self.n + 1, end + indptr[1:] - indptr[0]),
+                _extended(stored[1], end, indices[part]),
+                _extended(stored[2], end, values[part]),
             )
         self.n += n
         if self.n > len(self.following):
@@ -245,8 +253,8 @@ class MemoryTreeModel(OnlineTreeModel):
         ends = np.cumsum(self.nodes.sizes[:n])
         starts, ids = self.store.starts, self.store.labels
         labels, counts = [], []
-        for own in np.split(self.lists(), ends[:-1]):
-            of_leaf = np.concatenate([ids[starts[m] : starts[m + 1]] for m in own] or [ids[:0]])
+        for members in np.split(self.lists(), ends[:-1]):
+            of_leaf = np.concatenate([ids[starts[m] : starts[m + 1]] for m in members] or [ids[:0]])
             found, count = np.unique(of_leaf, return_counts=True)
             labels.append(found.astype(np.int64))
             counts.append(count)
@@ -259,13 +267,13 @@ class MemoryTreeModel(OnlineTreeModel):
     # --- to a file and back -----------------------------------------------------------------------------
 
     def without_labels(self, kept: NDArray[np.bool_]) -> MemoryTreeModel:
-        """The model of the `kept` labels, numbered anew, without the memories of the others. Routers and scorer stay."""
+        """The model of the `kept` labels, renumbered, without the memories of the others. Routers and scorer stay."""
         header, arrays = self.to_parts(self.knows_squares)
         starts, labels = arrays["memories/starts"], arrays["memories/labels"]
-        own = kept[labels]
-        n_left = np.diff(np.concatenate([[0], np.cumsum(own)])[starts])
+        of_kept = kept[labels]
+        n_left = np.diff(np.concatenate([[0], np.cumsum(of_kept)])[starts])
         stays = (n_left > 0) | (np.diff(starts) == 0)
-        arrays["memories/labels"] = (np.cumsum(kept) - 1)[labels[own]].astype(np.uint32)
+        arrays["memories/labels"] = (np.cumsum(kept) - 1)[labels[of_kept]].astype(np.uint32)
         arrays["memories/starts"] = np.concatenate([[0], np.cumsum(n_left[stays])])
         if self.is_sparse:
             counts = np.diff(arrays["memories/indptr"])
@@ -296,8 +304,8 @@ class MemoryTreeModel(OnlineTreeModel):
             arrays["scorer/squares"] = self.scorer.squares[: self.n_features]
         arrays |= {f"routers/{key}": array for key, array in scorer_arrays(self.routers, n, resume).items()}
         if self.output == REGRESSORS:
-            own = scorer_arrays(self.regressors, self.n_labels, resume)
-            arrays |= {f"regressors/{key}": array for key, array in own.items()}
+            regressors = scorer_arrays(self.regressors, self.n_labels, resume)
+            arrays |= {f"regressors/{key}": array for key, array in regressors.items()}
         return header, arrays
 
     @classmethod

@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 from treemax.explanations import Path, Step, Trace, linear_step
 from treemax.inputs.rows import Rows
 from treemax.models.memory_tree.kernels import NONE, REGRESSORS, SOFTMAX, Options
-from treemax.models.recall_tree.tracing import RANKING, Entries, precision
-from treemax.models.scorers import weights_of_features
+from treemax.models.trained.scorers import weights_of_features
+from treemax.models.trained.tracing import RANKING, Entries, precision
 
 if TYPE_CHECKING:
     from treemax.models.memory_tree.model import MemoryTreeModel
@@ -29,8 +29,8 @@ def trace_labels(
     owners, labels = _labels(model, memories)
     paths: list[list[Path]] = []
     for label, score in zip(ids, scores):
-        own = owners[labels == label].tolist()
-        if not own:
+        with_label = owners[labels == label].tolist()
+        if not with_label:
             paths.append([])
             continue
         if options.output == REGRESSORS:
@@ -38,10 +38,10 @@ def trace_labels(
             bias, branch = {"bias": float(model.regressors.bias[label])}, "rank among the labels of the leaf"
             last = linear_step(RANKING, label, branch, score, bias, weights * entries.values, [label], 1)
         else:
-            similar = [_similarity(model, entries, memory) for memory in own]
+            similar = [_similarity(model, entries, memory) for memory in with_label]
             totals = [float(added.sum()) for added in similar]
             best, count = similar[int(np.argmax(totals))], totals.count(max(totals))
-            branch = f"most similar of its {len(own):,} rows, {len(memories):,} in the leaf"
+            branch = f"most similar of its {len(with_label):,} rows, {len(memories):,} in the leaf"
             sharp, terms = float(options.sharpness) if options.output == SOFTMAX else 1.0, {}
             if options.output == SOFTMAX and count > 1:
                 terms["rows as similar"] = math.log(count)

@@ -14,12 +14,12 @@ from treemax.kernels.feature_tables import SparseScorers
 from treemax.models.memory_tree import kernels
 from treemax.models.memory_tree.kernels import NODES, REGRESSORS, Nodes, Options, Rates, Scorer
 from treemax.models.memory_tree.model import MemoryStore, MemoryTreeModel, empty_nodes
-from treemax.models.recall_tree.training import empty_scorers, enlarged_array, enlarged_scorers
-from treemax.models.sparse_scorers import with_buckets, with_features
+from treemax.models.trained.scorers import empty_scorers, enlarged_array, enlarged_scorers
+from treemax.models.trained.sparse_scorers import with_buckets, with_features
 
 ROWS_AT_ONCE = 256  # per kernel call: predictions in other threads wait for it
 INITIAL_NODES = 64
-INITIAL_BIAS = -3.0  # of a one-against-some regressor: about one label in twenty of a leaf is a row's own
+INITIAL_BIAS = -3.0  # of one-against-some regressors: about one label in twenty of a leaf is a label of the row
 LEAST_GRADIENT = 0.01
 
 

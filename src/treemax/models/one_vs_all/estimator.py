@@ -11,11 +11,13 @@ from numpy.typing import NDArray
 from sklearn.utils import check_random_state
 
 from treemax import modelfile
+from treemax.inputs.conversions import rows_of_block
 from treemax.inputs.labels import LabelIndex, Targets, take_targets
 from treemax.inputs.rows import Rows, SparseRows, take_rows
 from treemax.memory import check_fits
+from treemax.models.base.online import OnlineLabelClassifier, WithRate
+from treemax.models.base.thread_safety import snapshot_access
 from treemax.models.calibration import Calibration, calibration_from_top_k, labels_to_rank
-from treemax.models.held_out import Schedule
 from treemax.models.one_vs_all import model as linear
 from treemax.models.one_vs_all.sampling_kernels import Sampling
 from treemax.models.one_vs_all.training import (
@@ -29,12 +31,10 @@ from treemax.models.one_vs_all.training import (
     resized,
     training_bytes,
 )
-from treemax.models.online import OnlineLabelClassifier, WithRate
-from treemax.models.parts import real_number, settings_from
-from treemax.models.rates import MOST_RATE, suggestion, suggestion_for_stream
-from treemax.models.rows import rows_of_block
-from treemax.models.scaling import Scaling, scaling_of
-from treemax.models.sharing import snapshot_access
+from treemax.models.trained.parts import real_number, settings_from
+from treemax.models.trained.scaling import Scaling, scaling_of
+from treemax.models.training.held_out import Schedule
+from treemax.models.training.learning_rates import MOST_RATE, suggestion, suggestion_for_stream
 from treemax.parallel.threads import thread_count
 from treemax.parameters import check_choice, check_flag, check_number, is_auto
 
@@ -232,7 +232,7 @@ class OneVsAll(WithRate, OnlineLabelClassifier):
         return model.bias[ids]
 
     def _initial_bias(self, n_labels: int) -> NDArray[np.float32]:
-        """Initial biases of labels in a stream: the prior of one of so many equally frequent labels."""
+        """Return the initial biases of labels in a stream: the prior of `n_labels` equally frequent labels."""
         return prior_bias(self.settings_.loss, np.zeros(n_labels, dtype=np.int64), max(n_labels, self.STREAM_RARITY))
 
     def _settings(self, rows: Rows, targets: Targets | None, n_labels: int, multi_label: bool) -> AdaGradSettings:

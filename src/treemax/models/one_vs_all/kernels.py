@@ -25,7 +25,7 @@ SOFTMAX, LOGISTIC, SQUARED_HINGE = 0, 1, 2  # losses
 SOFTMAX_LINK, LOGISTIC_LINK, HINGE_LINK = 0, 1, 2  # from a score to a probability
 
 LABEL_BLOCK = 4096  # labels scored at a time by a sparse row: 16 KB of scores stay in the first-level cache
-LEAST_PROBABILITY = np.float32(1e-6)  # of the hinge's link, which would otherwise give zeros throughout
+LEAST_PROBABILITY = np.float32(1e-6)  # of the hinge's link function, which would otherwise give zero to all labels
 
 STEEPEST = np.float32(100.0)  # gradient of the squared hinge: times a large value, its square must not overflow
 _ONE = np.float32(1.0)
@@ -373,11 +373,11 @@ def best_of_rows(scores, ids, best):
 @kernel
 def best_of_allowed(scores, weights, ids, best):
     """The best labels with a weight of every row and their scores; there are at least as many."""
-    own = empty(weights.size, np.float32)
+    allowed = empty(weights.size, np.float32)
     for i in range(scores.shape[0]):
         for c in range(weights.size):
-            own[c] = scores[i, c] if weights[c] > 0 else -np.float32(np.inf)
-        _best(own, ids[i], best[i])
+            allowed[c] = scores[i, c] if weights[c] > 0 else -np.float32(np.inf)
+        _best(allowed, ids[i], best[i])
 
 
 @fast_kernel

@@ -13,14 +13,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from treemax.explanations import Trace, linear_step
+from treemax.inputs.conversions import Floats, blocks, densified, sparsified
 from treemax.inputs.rows import Rows, SparseRows, ascends, read_only
-from treemax.models.explaining import flat_trace, row_entries
 from treemax.models.one_vs_all import kernels
-from treemax.models.parts import expect_squares
-from treemax.models.rows import Floats, blocks, densified, sparsified
-from treemax.models.scaling import Scaling
-from treemax.models.searching import TopKAllowed, empty_top_k
 from treemax.models.trained import FromAllProbabilities
+from treemax.models.trained.parts import expect_squares
+from treemax.models.trained.scaling import Scaling
+from treemax.models.trained.searching import TopKAllowed, empty_top_k
+from treemax.models.trained.tracing import flat_trace, row_entries
 from treemax.parallel.threads import one_blas_thread, run_all
 
 LINKS = {"softmax": kernels.SOFTMAX_LINK, "logistic": kernels.LOGISTIC_LINK, "squared_hinge": kernels.HINGE_LINK}
@@ -108,8 +108,8 @@ class LinearModel(FromAllProbabilities):
         columns, values = self.inputs(row)
         added = values.astype(np.float64) * self.weights_of(np.array(ids), columns)
         steps = [
-            linear_step(0, label, f"label among {self.n_labels:,}", score, {"bias": float(self.bias[label])}, own, [label], 1)
-            for label, score, own in zip(ids, scores, added)
+            linear_step(0, label, f"label among {self.n_labels:,}", score, {"bias": float(self.bias[label])}, contributions, [label], 1)
+            for label, score, contributions in zip(ids, scores, added)
         ]  # fmt: skip
         return flat_trace(columns, values, steps, "float32")
 
@@ -122,7 +122,7 @@ class LinearModel(FromAllProbabilities):
         raise NotImplementedError
 
     def without_labels(self, kept: NDArray[np.bool_]) -> LinearModel:
-        """Return the model of the `kept` labels, numbered anew."""
+        """Return the model of the `kept` labels, renumbered."""
         return replace(
             self,  # type: ignore[type-var]  # the layouts are dataclasses
             weights=self._of_labels(self.weights, kept),
@@ -294,9 +294,9 @@ class PackedFeatures(LinearModel):
         place_of = np.full(self.n_labels, -1, dtype=np.int32)
         place_of[wanted] = np.arange(len(wanted))
         at = place_of[self.labels[places]]
-        own = np.flatnonzero(at >= 0)
+        present = np.flatnonzero(at >= 0)
         out = np.zeros((len(wanted), len(columns)), dtype=np.float32)
-        out[at[own], np.repeat(np.arange(len(columns)), counts)[own]] = self.weights[places[own]]
+        out[at[present], np.repeat(np.arange(len(columns)), counts)[present]] = self.weights[places[present]]
         return out[rank]
 
     def without_labels(self, kept: NDArray[np.bool_]) -> LinearModel:

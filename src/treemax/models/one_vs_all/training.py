@@ -14,13 +14,13 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from treemax.inputs.conversions import densified, sparsified
 from treemax.inputs.labels import Targets
 from treemax.inputs.rows import Rows, SparseRows
 from treemax.kernels import sparse_rows
 from treemax.models.one_vs_all import kernels, sampling_kernels
 from treemax.models.one_vs_all.model import FeatureMajor, LabelMajor, LinearModel, unpacked
 from treemax.models.one_vs_all.sampling_kernels import Sampling
-from treemax.models.rows import densified, sparsified
 from treemax.parallel.threads import one_blas_thread, run_all
 
 LOSSES = {"softmax": kernels.SOFTMAX, "logistic": kernels.LOGISTIC, "squared_hinge": kernels.SQUARED_HINGE}

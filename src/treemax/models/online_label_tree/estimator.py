@@ -13,12 +13,14 @@ from numpy.typing import NDArray
 from sklearn.utils import check_random_state
 
 from treemax import modelfile
+from treemax.inputs.conversions import known_features, normalized, sparsified
 from treemax.inputs.labels import LabelIndex, Targets, take_targets
 from treemax.inputs.rows import Rows, SparseRows, take_rows
 from treemax.memory import check_fits
-from treemax.models.base import TrainingInterrupted
-from treemax.models.hierarchies import WithHierarchy
-from treemax.models.online import OnlineLabelClassifier
+from treemax.models.base.classifier import TrainingInterrupted
+from treemax.models.base.hierarchies import WithHierarchy
+from treemax.models.base.online import OnlineLabelClassifier
+from treemax.models.base.thread_safety import read_access, read_access_by_rows, snapshot_access
 from treemax.models.online_label_tree.model import OnlineTree
 from treemax.models.online_label_tree.placement import Placement
 from treemax.models.online_label_tree.training import (
@@ -31,10 +33,8 @@ from treemax.models.online_label_tree.training import (
     learn,
     tree_with_structure,
 )
-from treemax.models.parts import settings_from
-from treemax.models.rates import row_orders
-from treemax.models.rows import known_features, normalized, sparsified
-from treemax.models.sharing import read_access, read_access_by_rows, snapshot_access
+from treemax.models.trained.parts import settings_from
+from treemax.models.training.learning_rates import row_orders
 from treemax.parallel.progress import progress_bar
 from treemax.parallel.threads import thread_count
 from treemax.parameters import check_choice, check_flag, check_number, is_auto

@@ -19,8 +19,8 @@ from treemax.models.online_label_tree.removal import without_labels
 from treemax.models.online_label_tree.rounding import restore_rounded, rounded_records
 from treemax.models.online_label_tree.stream_summary import StreamSummary
 from treemax.models.online_label_tree.tracing import trace_labels
-from treemax.models.parts import expect_squares, whole_number
-from treemax.models.searching import (
+from treemax.models.trained.parts import expect_squares, whole_number
+from treemax.models.trained.searching import (
     Arguments,
     SparseProbabilities,
     TopKAllowed,
@@ -194,7 +194,7 @@ class OnlineTree:
         return tree
 
     def without_labels(self, kept: NDArray[np.bool_]) -> OnlineTree:
-        """Return the model of the `kept` labels, numbered anew; nodes without labels below them are removed."""
+        """Return the model of the `kept` labels, renumbered; nodes without labels below them are removed."""
         arrays = without_labels(self._arrays(self.has_squares), kept)
         tree = self._from_arrays(arrays, self.one_label, int(kept.sum()), self.random_state, None)
         tree.stream, tree.scale_siblings = copy.deepcopy(self.stream), self.scale_siblings

@@ -123,7 +123,7 @@ def _biases(name: str, stored: list[tuple[Block, int]]) -> NDArray[np.float32]:
 
 
 def _joined(blocks: list[Block], label: NDArray[np.int64], stays: NDArray[np.bool_], number_of_label: Any) -> Arrays:
-    """Return the arrays of blocks, with nodes and labels numbered anew."""
+    """Return the arrays of blocks, with nodes and labels renumbered."""
     number = np.append(np.cumsum(stays) - 1, -1)  # the owner of the root's block is -1
     kept = label[stays]
     arrays = {

@@ -18,7 +18,7 @@ from treemax.models.online_label_tree.file_kernels import DROPPED_BITS, HALF_STE
 if TYPE_CHECKING:
     from treemax.models.online_label_tree.model import OnlineTree
 
-LEAST = 0.25  # of the root mean square of a block's weights: smaller ones are dropped
+LEAST = 0.25  # weights below this fraction of the root mean square of their block are dropped
 TYPES = {"steps": np.uint8, "masks": np.uint16, "codes": np.uint8, "offsets": np.uint16}
 
 

@@ -10,15 +10,15 @@ from numpy.typing import NDArray
 
 from treemax.explanations import Path, Step, Trace, linear_step
 from treemax.inputs.rows import Rows, read_only
-from treemax.models.explaining import row_entries
 from treemax.models.online_label_tree.kernels import LANES, Blocks, Nodes, Store
 from treemax.models.online_label_tree.weight_kernels import block_weights, labels_below
+from treemax.models.trained.tracing import row_entries
 
 if TYPE_CHECKING:
     from treemax.models.online_label_tree.model import OnlineTree
 
 LABELS_BELOW = 64  # among which the most frequent are found
-NONE_BELOW = np.zeros(0, np.int64)  # of labels other than the first, which are not shown
+NONE_BELOW = np.zeros(0, np.int64)  # only the labels below the nodes of the first label are shown
 
 
 class Siblings(NamedTuple):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import warnings
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
@@ -15,10 +14,9 @@ from sklearn.utils import check_random_state
 from treemax import modelfile
 from treemax.inputs.labels import LabelIndex, Targets, take_targets
 from treemax.inputs.rows import Rows, SparseRows, take_rows
-from treemax.models.held_out import Schedule
-from treemax.models.online import OnlineLabelClassifier, WithRate
-from treemax.models.parts import settings_from, truth
-from treemax.models.rates import MOST_RATE, mean_squared_length, suggestion, suggestion_for_stream
+from treemax.models.base.online import WithRate
+from treemax.models.base.online_trees import OnlineTreeClassifier
+from treemax.models.base.thread_safety import snapshot_access
 from treemax.models.recall_tree import paper_training as paper
 from treemax.models.recall_tree.model import Beam, RecallTreeModel
 from treemax.models.recall_tree.paper_model import ROUTER_WEIGHTS, ROWS_AT_ONCE, Descent, PaperTreeModel
@@ -32,55 +30,21 @@ from treemax.models.recall_tree.training import (
     learn,
     with_one_more_level,
 )
-from treemax.models.scaling import scaling_of
-from treemax.models.sharing import snapshot_access
+from treemax.models.trained.parts import settings_from, truth
+from treemax.models.trained.scaling import scaling_of
+from treemax.models.training.held_out import Schedule
+from treemax.models.training.learning_rates import MOST_RATE, mean_squared_length, suggestion, suggestion_for_stream
 from treemax.parallel.threads import thread_count
 from treemax.parameters import check_choice, check_flag, check_number, is_auto
-from treemax.trees import NodeLabels
 
 MIN_BEAM_PROBABILITY = 0.01  # nodes with less are not expanded: they change no answer
-STREAM_RATE = 0.75  # times the rate of a softmax over all labels; chosen on glyphs1k
+STREAM_RATE = 0.75  # relative to the rate of a softmax over all labels; chosen on glyphs1k
 MAX_DEPTH = 1000  # bounds the memory: each level may preallocate nodes
 ROUTER_RATE = 28.0  # divided by row norm * sqrt(features per row); chosen on glyphs1k
 PAPER_ROUTER_RATES = {"increase": 5.0, "unit": 5.0, "printed": 2000.0}  # "printed" weights shrink as rows arrive
 PASSES = {"dense": 10, "sparse": 5, "paper": 3}
 
 Model = RecallTreeModel | PaperTreeModel
-
-
-class OnlineTreeClassifier(OnlineLabelClassifier):
-    """Base class of the online trees `RecallTree`, `LOMTree` and `ContextualMemoryTree`."""
-
-    model_: Any
-
-    def _check_learnable(self, model: Any, n_features: int) -> None:
-        """Raise if a model of dense rows would get more features; restart a learning state that was not saved."""
-        if n_features > model.n_features and not model.is_sparse:
-            raise ValueError(
-                f"X has {n_features} features, but {type(self).__name__} was started with {model.n_features} dense features, "
-                "and their number is fixed. Use sparse rows if new features may appear."
-            )
-        if not model.knows_squares:
-            warnings.warn(
-                "This model was saved without its learning state, which starts afresh. "
-                "Use save(path, resume=True) to continue as if learning had never stopped.",
-                stacklevel=9,
-            )
-            model.restart_learning()
-
-    @property
-    def progressive_loss_(self) -> float:
-        """Progressive validation error: share of rows predicted wrongly just before they were learned."""
-        return float(1.0 - self.model_.found[0] / max(1, self.model_.found[-1]))
-
-    def _model_parts(self, resume: bool) -> tuple[dict[str, Any], modelfile.Arrays]:
-        header, arrays = super()._model_parts(resume)
-        return {**header, "settings": vars(self.settings_)}, arrays
-
-    @snapshot_access
-    def node_labels(self) -> NodeLabels:
-        """Return the labels at each node of the tree; for `show_tree` and `plot_tree`."""
-        return self.model_.node_labels()
 
 
 @modelfile.saveable

@@ -11,32 +11,31 @@ import numpy as np
 from numpy.typing import NDArray
 
 from treemax.explanations import Trace
-from treemax.inputs.rows import Rows, SparseRows
-from treemax.kernels.feature_tables import SparseScorers
-from treemax.kernels.scorers import EMPTY, DenseScorers, SparseGroups, moved
+from treemax.inputs.conversions import blocks
+from treemax.inputs.rows import Rows
+from treemax.kernels.scorers import EMPTY
 from treemax.models.calibration import Calibration
-from treemax.models.parts import (
+from treemax.models.recall_tree import kernels
+from treemax.models.recall_tree.kernels import Histograms, Shape, Workspace
+from treemax.models.recall_tree.tracing import trace_candidates
+from treemax.models.trained import FromCandidates
+from treemax.models.trained.hash_tables import table_from_arrays
+from treemax.models.trained.online_trees import OnlineTreeModel
+from treemax.models.trained.parts import (
     check_memory,
     expect,
     expect_counts,
-    expect_squares,
     real_number,
     truth,
     whole_number,
     whole_numbers,
 )
-from treemax.models.recall_tree import kernels
-from treemax.models.recall_tree.kernels import Histograms, Shape, Workspace
-from treemax.models.recall_tree.tracing import trace_candidates
-from treemax.models.rows import blocks, densified, known_features, sparsified
-from treemax.models.scaling import Scaling
-from treemax.models.scorers import Scorers, dense_scorers, frozen_scorers, prediction_scorers, trainable_scorers
-from treemax.models.sparse_scorers import restored_sparse, stored_sparse
-from treemax.models.trained import FromAllProbabilities, FromCandidates
+from treemax.models.trained.scaling import Scaling
+from treemax.models.trained.scorer_parts import regressors_without, scorer_arrays, scorers_from_arrays
+from treemax.models.trained.scorers import Scorers, prediction_scorers
 from treemax.parallel.threads import run_all
 from treemax.trees import NodeLabels
 
-SMALLEST_TABLE = 1024
 SHARPNESS = (math.exp(-2.0), math.exp(2.0))  # range of the inverse temperature
 
 
@@ -47,34 +46,6 @@ class Beam(NamedTuple):
     n_candidates: int
     least_share: float
     prior: float
-
-
-class OnlineTreeModel(FromAllProbabilities):
-    """Base class of trees of linear scorers that learn online."""
-
-    n_labels: int
-    n_features: int
-    routers: Scorers
-    regressors: Scorers
-    knows_squares: bool
-    scaling: Scaling | None = None
-
-    def restart_learning(self) -> None:
-        """Make a model that was saved for prediction trainable again; AdaGrad starts anew."""
-        self.routers, self.regressors = trainable_scorers(self.routers), trainable_scorers(self.regressors)
-        self.knows_squares = True
-
-    @property
-    def is_sparse(self) -> bool:
-        return isinstance(self.regressors, SparseScorers)
-
-    def rows(self, rows: Rows) -> Any:
-        """Convert rows to the format and scale of the training rows."""
-        if not self.is_sparse:
-            dense = densified(rows, self.n_features) if isinstance(rows, SparseRows) else rows
-            return dense if self.scaling is None else self.scaling(dense)
-        sparse = known_features(sparsified(rows), self.n_features)
-        return sparse.indptr, sparse.indices, sparse.values
 
 
 class CandidateModel(FromCandidates, OnlineTreeModel):
@@ -170,7 +141,7 @@ class RecallTreeModel(CandidateModel):
     # --- to a file and back -----------------------------------------------------------------------------
 
     def without_labels(self, kept: NDArray[np.bool_]) -> RecallTreeModel:
-        """Return the model of the `kept` labels, numbered anew. The tree, its routers and its totals stay."""
+        """Return the model of the `kept` labels, renumbered. The tree, its routers and its totals stay."""
         header, arrays = self.to_parts(self.knows_squares)
         number, own = np.cumsum(kept) - 1, kept[arrays["labels"]]
         node = np.repeat(np.arange(len(arrays["n_labels"])), arrays["n_labels"])[own]
@@ -219,7 +190,7 @@ class RecallTreeModel(CandidateModel):
         sparse, resume = (truth(name, header[name]) for name in ("sparse", "resume"))
         expect_counts(arrays, "total", np.float32, (n_nodes,))
         labels, label_counts, n_own = _restored_candidates(arrays, n_nodes, n_labels)
-        keys, counts = _table(arrays, "", arity, resume)
+        keys, counts = table_from_arrays(arrays, "", arity, resume)
         histograms = Histograms(
             keys, counts, np.array([(keys != EMPTY).sum(), 0]), np.array(arrays["total"]), labels, label_counts, n_own,
             np.zeros(n_nodes, np.int64),
@@ -268,89 +239,3 @@ def _restored_candidates(
     if (labels < 0).any() or (labels >= n_labels).any():
         raise ValueError("the candidates do not fit the labels")
     return labels, counts, n_own
-
-
-def scorer_arrays(scorers: Scorers, n: int, resume: bool) -> dict[str, NDArray[Any]]:
-    """Return the first n scorers as arrays to save; with `resume` including AdaGrad's squares."""
-    out = {"bias": scorers.bias[:n]}
-    if isinstance(scorers, DenseScorers):
-        prediction_scorers(scorers)
-        if not resume:
-            return {**out, "halves": scorers.halves[:n].view(np.float16), "scale": scorers.scale[:n]}
-        scorers = trainable_scorers(scorers)
-        kept = {name: getattr(scorers, name)[:n] for name in ("bias_squares", "weights", "squares")}
-        return {**out, **kept}
-    if resume:
-        out["bias_squares"] = scorers.bias_squares[:n]
-    if isinstance(scorers, SparseScorers):
-        return {**out, **stored_sparse(scorers, resume)}
-    taken = scorers.keys != EMPTY
-    cells = scorers.cells[taken]
-    return {**out, "keys": scorers.keys[taken], "cells": cells if resume else cells[:, : cells.shape[1] // 2]}
-
-
-def regressors_without(arrays: dict[str, NDArray[Any]], kept: NDArray[np.bool_]) -> dict[str, NDArray[Any]]:
-    """Return the saved regressors of the `kept` labels."""
-    saved = {name: array for name, array in arrays.items() if name.startswith("regressors/")}
-    if "regressors/owners" not in saved:
-        return {name: array[kept] for name, array in saved.items()}
-    entries, owners = saved["regressors/entries"], saved["regressors/owners"]
-    own = kept[owners]
-    feature = np.repeat(np.arange(len(entries)), entries)[own]
-    left = {name: array[kept if "bias" in name else own] for name, array in saved.items() if array is not entries}
-    left["regressors/owners"] = (np.cumsum(kept) - 1)[owners[own]].astype(np.uint32)
-    return {**left, "regressors/entries": np.bincount(feature, minlength=len(entries)).astype(np.uint32)}
-
-
-def scorers_from_arrays(
-    arrays: dict[str, NDArray[Any]], name: str, n_groups: int, width: int, n_features: int, sparse: bool, resume: bool
-) -> Scorers:  # fmt: skip
-    """Restore the scorers saved by `scorer_arrays`."""
-    n = n_groups * width
-    bias = np.array(expect(arrays, f"{name}/bias", np.float32, (n,)))
-    squares = np.zeros(n, np.float32)
-    if not sparse and not resume:
-        halves = np.array(expect(arrays, f"{name}/halves", np.float16, (n, n_features)))
-        return frozen_scorers(halves, np.array(expect(arrays, f"{name}/scale", np.float32, (n,))), bias)
-    if resume:
-        squares = np.array(expect_squares(arrays, f"{name}/bias_squares", (n,)))
-    if not sparse:
-        shape = (n, n_features)
-        weights = np.array(expect(arrays, f"{name}/weights", np.float32, shape))
-        own = np.array(expect_squares(arrays, f"{name}/squares", shape))
-        return dense_scorers(weights, own, bias, squares)
-    if width == 1:
-        n_weights = len(arrays[f"{name}/owners"])
-        return restored_sparse(
-            expect(arrays, f"{name}/entries", np.uint32, (n_features,)),
-            expect(arrays, f"{name}/owners", np.uint32, (n_weights,)),
-            expect(arrays, f"{name}/weights", np.float32, (n_weights,)),
-            expect_squares(arrays, f"{name}/squares", (n_weights,)) if resume else None,
-            bias, squares,
-        )  # fmt: skip
-    keys, cells = _table(arrays, f"{name}/", 2 * width, True, stored=2 * width if resume else width)
-    return SparseGroups(keys, cells, np.array([(keys != EMPTY).sum(), 0]), bias, squares)
-
-
-def _table(
-    arrays: dict[str, NDArray[Any]], prefix: str, width: int, present: bool, stored: int | None = None
-) -> tuple[NDArray[np.uint64], NDArray[np.float32]]:
-    """Restore a hash table from its entries."""
-    name = f"{prefix}cells" if prefix else "counts"
-    if not present:
-        return np.full(SMALLEST_TABLE, EMPTY), np.zeros((SMALLEST_TABLE, width), np.float32)
-    keys, n = arrays[f"{prefix}keys"], len(arrays[f"{prefix}keys"])
-    expect(arrays, f"{prefix}keys", np.uint64, (n,))
-    cells = expect(arrays, name, np.float32, (n, stored or width))
-    if (keys == EMPTY).any() or len(np.unique(keys)) != n:
-        raise ValueError("a hash table has duplicate entries")
-    size = SMALLEST_TABLE
-    while size * 3 // 4 < n:
-        size *= 2
-    new_keys, new_cells = np.full(size, EMPTY), np.zeros((size, width), dtype=np.float32)
-    whole = np.zeros((n, width), dtype=np.float32)
-    whole[:, : cells.shape[1]] = cells
-    if (whole[:, width // 2 if prefix else 0 :] < 0).any():  # the squares after the weights, or the counts
-        raise ValueError(f"{name} has negative numbers")
-    moved(np.array(keys), whole, new_keys, new_cells)
-    return new_keys, new_cells

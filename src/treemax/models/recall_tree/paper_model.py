@@ -12,7 +12,11 @@ from numpy.typing import NDArray
 from treemax.explanations import Trace
 from treemax.inputs.rows import Rows
 from treemax.kernels.arithmetic import MOST_COUNT
-from treemax.models.parts import (
+from treemax.models.recall_tree import paper_kernels as kernels
+from treemax.models.recall_tree.model import CandidateModel
+from treemax.models.recall_tree.paper_kernels import NONE, TALLY, Nodes, Options, Tallies, Workspace
+from treemax.models.recall_tree.tracing import trace_path
+from treemax.models.trained.parts import (
     MOST_COUNTED,
     check_memory,
     expect,
@@ -22,11 +26,8 @@ from treemax.models.parts import (
     whole_number,
     whole_numbers,
 )
-from treemax.models.recall_tree import paper_kernels as kernels
-from treemax.models.recall_tree.model import CandidateModel, regressors_without, scorer_arrays, scorers_from_arrays
-from treemax.models.recall_tree.paper_kernels import NONE, TALLY, Nodes, Options, Tallies, Workspace
-from treemax.models.recall_tree.tracing import trace_path
-from treemax.models.scorers import Scorers, prediction_scorers
+from treemax.models.trained.scorer_parts import regressors_without, scorer_arrays, scorers_from_arrays
+from treemax.models.trained.scorers import Scorers, prediction_scorers
 from treemax.parallel.threads import run_all
 from treemax.trees import NodeLabels
 
@@ -164,7 +165,7 @@ class PaperTreeModel(CandidateModel):
     # --- to a file and back -----------------------------------------------------------------------------
 
     def without_labels(self, kept: NDArray[np.bool_]) -> PaperTreeModel:
-        """Return the model of the `kept` labels, numbered anew. The tree, its routers and its totals stay."""
+        """Return the model of the `kept` labels, renumbered. The tree, its routers and its totals stay."""
         header, arrays = self.to_parts(self.knows_squares)
         number, n_own = (np.cumsum(kept) - 1).astype(np.int32), arrays["nodes/n_candidates"]
         filled = np.arange(header["width"]) < n_own[:, None]

@@ -12,19 +12,13 @@ from numpy.typing import NDArray
 from treemax.inputs.labels import Targets
 from treemax.inputs.rows import Rows
 from treemax.kernels.feature_tables import MIX, SparseScorers
-from treemax.models.rates import mean_squared_length
 from treemax.models.recall_tree import paper_kernels as kernels
 from treemax.models.recall_tree.paper_kernels import TALLY, Nodes, Rates, Tallies
 from treemax.models.recall_tree.paper_model import Descent, PaperTreeModel
-from treemax.models.recall_tree.training import (
-    RecallTreeSettings,
-    empty_scorers,
-    enlarged_array,
-    enlarged_scorers,
-    learn_in_threads,
-    pieces_with_decay,
-)
-from treemax.models.sparse_scorers import with_buckets, with_features
+from treemax.models.recall_tree.training import RecallTreeSettings, learn_in_threads, pieces_with_decay
+from treemax.models.trained.scorers import empty_scorers, enlarged_array, enlarged_scorers
+from treemax.models.trained.sparse_scorers import with_buckets, with_features
+from treemax.models.training.learning_rates import mean_squared_length
 
 
 def depth_for(n_labels: int) -> int:

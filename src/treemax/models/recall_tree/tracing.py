@@ -5,60 +5,19 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from treemax.explanations import Path, Step, Trace, linear_step
 from treemax.inputs.rows import Rows
-from treemax.kernels.feature_tables import SparseScorers
-from treemax.models.explaining import row_entries, shares
 from treemax.models.recall_tree.kernels import LEAST_MASS
-from treemax.models.scorers import Scorers, weights_of_features
+from treemax.models.trained.scorers import weights_of_features
+from treemax.models.trained.tracing import RANKING, Entries, decision, precision, shares
 
 if TYPE_CHECKING:
-    from treemax.models.recall_tree.model import Beam, OnlineTreeModel, RecallTreeModel
+    from treemax.models.recall_tree.model import Beam, RecallTreeModel
     from treemax.models.recall_tree.paper_model import Descent, PaperTreeModel
-
-RANKING = -1  # the node of a ranking of candidates
-
-
-class Entries(NamedTuple):
-    """The features of a row as a model takes them."""
-
-    columns: NDArray[Any]
-    values: NDArray[np.float32]
-
-    @classmethod
-    def of(cls, model: OnlineTreeModel, row: Rows) -> Entries:
-        if model.is_sparse:
-            return cls(*row_entries(row, model.n_features))
-        form = model.rows(row)
-        columns = np.flatnonzero(form[0])
-        return cls(columns, form[0][columns])
-
-
-def precision(scorers: Scorers) -> str:
-    """Return the precision of the weights in prediction."""
-    return "float32" if isinstance(scorers, SparseScorers) else "float16 with a scale for each scorer"
-
-
-def decision(
-    scorers: Scorers, scorer: int, entries: Entries, node: int, children: tuple[int, int], words: tuple[str, str],
-    zero_is_second: bool = False,
-) -> Step:  # fmt: skip
-    """Return the step of one scorer that sends a row to the second child if its score is above 0, else to the first.
-
-    The logit is that of the child taken, so never negative.
-    """
-    added = weights_of_features(scorers, scorer, 1, entries.columns)[0] * entries.values
-    bias = float(scorers.bias[scorer])
-    score = bias + float(added.sum())
-    side = int(score > 0 or (zero_is_second and score == 0))
-    sign = 2 * side - 1
-    return linear_step(node, children[side], words[side], 1.0, {"bias": sign * bias}, sign * added)
-
 
 # --- the tree with a beam --------------------------------------------------------------------------------
 

@@ -11,27 +11,27 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.optimize import minimize_scalar
 
-from treemax.calibration import FIRST_LABELS
 from treemax.inputs.labels import Targets
 from treemax.inputs.rows import Rows
 from treemax.kernels.feature_tables import SparseScorers
-from treemax.kernels.scorers import EMPTY, SparseGroups, moved
+from treemax.kernels.scorers import EMPTY, SparseGroups
 from treemax.memory import check_fits
 from treemax.models.calibration import calibration_from_top_k
 from treemax.models.recall_tree import kernels
 from treemax.models.recall_tree.kernels import Histograms, Rates
-from treemax.models.recall_tree.model import SHARPNESS, SMALLEST_TABLE, Beam, RecallTreeModel
-from treemax.models.scorers import Scorers, dense_scorers
-from treemax.models.sparse_scorers import empty_sparse_scorers, with_buckets, with_features
+from treemax.models.recall_tree.model import SHARPNESS, Beam, RecallTreeModel
+from treemax.models.trained.hash_tables import SMALLEST_TABLE, larger_table
+from treemax.models.trained.scorers import SCORER_ARRAYS, Scorers, empty_scorers, enlarged_scorers
+from treemax.models.trained.sparse_scorers import with_buckets, with_features
+from treemax.numpy_only.calibration import FIRST_LABELS
 from treemax.parallel.threads import run_all
 
 ROWS_AT_ONCE = 512  # per kernel call: predictions in other threads wait for it
 MIN_PROBABILITY = 1e-6
-SCORER_ARRAYS = ("bias", "bias_squares", "weights", "squares", "halves", "scale", "stale")
 LABELS_PER_LEAF = 8  # a tree with fewer labels per leaf is deep enough
 ROWS_PER_LEAF = 16  # a tree with fewer rows per leaf is too deep
-LEAST_KEPT = 10  # times the logarithm of the number of labels: candidates that a leaf keeps in any case
-MOST_KEPT = 1 << 22  # candidates kept by all leaves together, if that is more
+LEAST_KEPT = 10  # times the logarithm of the number of labels: minimum number of candidates kept by a leaf
+MOST_KEPT = 1 << 22  # maximum number of candidates kept by all leaves together, unless the minimum is more
 
 
 @dataclass(frozen=True)
@@ -93,18 +93,6 @@ def empty_model(
     )  # fmt: skip
 
 
-def empty_scorers(sparse: bool, n_groups: int, width: int, n_features: int) -> Scorers:
-    n = n_groups * width
-    bias, squares = np.zeros(n, np.float32), np.zeros(n, np.float32)
-    if not sparse:
-        shape = (n, n_features)
-        return dense_scorers(np.zeros(shape, np.float32), np.zeros(shape, np.float32), bias, squares)
-    if width == 1:
-        return empty_sparse_scorers(n, n_features)
-    cells = np.zeros((SMALLEST_TABLE, 2 * width), np.float32)
-    return SparseGroups(np.full(SMALLEST_TABLE, EMPTY), cells, np.zeros(2, np.int64), bias, squares)
-
-
 # --- capacity --------------------------------------------------------------------------------------------
 
 
@@ -125,20 +113,6 @@ def ensure_capacity(model: RecallTreeModel, n_labels: int, n_features: int, n_ca
     model.n_labels = max(model.n_labels, n_labels)
 
 
-def enlarged_scorers(scorers: Scorers, n: int) -> Scorers:
-    """Return the scorers with capacity for n."""
-    changed: dict[str, Any] = {
-        name: enlarged_array(getattr(scorers, name), n) for name in SCORER_ARRAYS if hasattr(scorers, name)
-    }
-    return scorers._replace(**changed)
-
-
-def enlarged_array(array: NDArray[Any], n: int) -> NDArray[Any]:
-    enlarged = np.zeros((n, *array.shape[1:]), dtype=array.dtype)
-    enlarged[: len(array)] = array
-    return enlarged
-
-
 def _ensure_table_capacity(model: RecallTreeModel, n_buckets: int, beam: Beam, longest: int, threads: int) -> None:
     """Double the hash tables that could overflow with the next row of every thread."""
     n_open = threads * model.max_opened_nodes(beam)
@@ -152,17 +126,6 @@ def _ensure_table_capacity(model: RecallTreeModel, n_buckets: int, beam: Beam, l
     needed = int(histograms.used[0]) + n_open
     keys, counts = larger_table(histograms.keys, histograms.counts, needed)
     model.histograms = histograms._replace(keys=keys, counts=counts)
-
-
-def larger_table(keys: NDArray[np.uint64], cells: NDArray[Any], needed: int) -> tuple[NDArray[np.uint64], NDArray[Any]]:
-    size = len(keys)
-    while size * 3 // 4 < needed:
-        size *= 2
-    if size == len(keys):
-        return keys, cells
-    new_keys, new_cells = np.full(size, EMPTY), np.zeros((size, *cells.shape[1:]), dtype=cells.dtype)
-    moved(keys, cells, new_keys, new_cells)
-    return new_keys, new_cells
 
 
 def with_one_more_level(model: RecallTreeModel, n_candidates: int) -> RecallTreeModel:

@@ -16,10 +16,8 @@ from treemax import modelfile
 from treemax.inputs.labels import LabelIndex, Targets
 from treemax.inputs.rows import Rows, SparseRows, take_rows
 from treemax.metrics.density import Perplexity, perplexity, probabilities_of_labels
-from treemax.models.base import LabelClassifier, TrainingInterrupted
-from treemax.models.parts import real_number
-from treemax.models.rates import clip_outliers, mean_squared_length
-from treemax.models.sharing import snapshot_access
+from treemax.models.base.classifier import LabelClassifier, TrainingInterrupted
+from treemax.models.base.thread_safety import snapshot_access
 from treemax.models.softmax_tree import steps
 from treemax.models.softmax_tree.model import SoftmaxTreeModel
 from treemax.models.softmax_tree.smoothing import best_smoothing
@@ -35,6 +33,8 @@ from treemax.models.softmax_tree.state import (
     state_parts,
 )
 from treemax.models.softmax_tree.training import table_of
+from treemax.models.trained.parts import real_number
+from treemax.models.training.learning_rates import clip_outliers, mean_squared_length
 from treemax.parallel.pools import Executor, Table, pool_for
 from treemax.parallel.progress import progress_bar
 from treemax.parallel.threads import thread_count

@@ -19,7 +19,7 @@ from treemax.kernels import vector
 from treemax.kernels.intrinsics import empty, maximum, minimum, zeros
 from treemax.kernels.jit import bare_inline_kernel, bare_kernel, kernel
 
-PANEL = vector.WIDTH  # classes whose weights lie together, feature by feature
+PANEL = vector.WIDTH  # classes whose weights are interleaved, feature by feature
 FEW = 8  # classes at the end of a leaf for which a panel would be a waste
 TOGETHER = 8  # rows that descend together: their features stay in the L1 cache
 _ZERO, _ONE, _LEAST = np.float32(0.0), np.float32(1.0), np.float32(1e-30)

@@ -17,11 +17,11 @@ from treemax.kernels.arithmetic import exp32
 from treemax.kernels.intrinsics import maximum, minimum
 from treemax.kernels.jit import fast_inline_kernel, fast_kernel, kernel
 
-ENOUGH = 0.05  # of the tolerance: a sweep with a smaller decrease ends the round
-TINY = 0.01  # of the tolerance: total decrease that skipped steps may forgo, over all features
+ENOUGH = 0.05  # a sweep whose decrease is below this fraction of the tolerance ends the round
+TINY = 0.01  # fraction of the tolerance that all skipped steps together may forgo
 
 _ZERO, _ONE = np.float32(0.0), np.float32(1.0)
-_LEAST, _MOST = np.float32(1e-30), np.float32(1e30)  # of an exponential
+_LEAST, _MOST = np.float32(1e-30), np.float32(1e30)  # bounds of exponentials
 _FIRST, _SECOND = np.uint64(0), np.uint64(1)
 
 

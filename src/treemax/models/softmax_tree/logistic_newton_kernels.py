@@ -22,11 +22,11 @@ from treemax.kernels.arithmetic import exp32, next_random, stride
 from treemax.kernels.intrinsics import empty, maximum, minimum
 from treemax.kernels.jit import fast_kernel, kernel
 
-SWEEPS = 200  # at most, over the weights of a quadratic
-SETTLED = 0.01  # of the decrease by the sweeps so far: a sweep with less ends them
+SWEEPS = 200  # maximum number over the weights of a quadratic
+SETTLED = 0.01  # sweeps end when one gives less than this fraction of the decrease so far
 HALVINGS = 20
-SUFFICIENT = 0.01  # of the decrease that the slope promises, for a step to be taken
-DAMPING = 1e-7  # of the mean of the Hessian's diagonal, added to it: where rows are fewer than features
+SUFFICIENT = 0.01  # a step is accepted if it gives this fraction of the decrease predicted by the slope
+DAMPING = 1e-7  # added to the Hessian's diagonal, relative to its mean, for problems with fewer rows than features
 SAMPLE = 16  # rows for each active parameter that the Hessian is made of
 LEAST_SAMPLE = 512
 BLOCK = 512  # rows of the Hessian's product at a time

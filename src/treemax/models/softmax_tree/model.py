@@ -16,22 +16,22 @@ import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from treemax.explanations import Trace
+from treemax.inputs.conversions import SCORES_AT_ONCE, densified, sparsified
 from treemax.inputs.rows import Rows, SparseRows, ascends, read_only
 from treemax.kernels import search as sparse_kernels
 from treemax.kernels.weights import packed_weights
-from treemax.models.parts import expect, truth, whole_number
-from treemax.models.rows import SCORES_AT_ONCE, densified, sparsified
-from treemax.models.scorers import SCORERS_AT_ONCE, dense_scorers, prediction_scorers
 from treemax.models.softmax_tree import kernels
 from treemax.models.softmax_tree.kernels import FEW, PANEL, Leaves, Planes, Structure
 from treemax.models.softmax_tree.tracing import trace_labels
 from treemax.models.trained import FromCandidates
+from treemax.models.trained.parts import expect, truth, whole_number
+from treemax.models.trained.scorers import SCORERS_AT_ONCE, dense_scorers, prediction_scorers
 from treemax.parallel.threads import run_all
 from treemax.trees import NodeLabels
 
 FILLED = 0.7  # load factor of the hash table of a node
 ROWS_AT_ONCE = 1024  # rows at the same leaf share memory reads
-ROWS_PER_THREAD = 256  # at least, if there are as many
+ROWS_PER_THREAD = 256  # minimum, if there are enough rows
 Arrays = dict[str, NDArray[Any]]
 
 
@@ -195,7 +195,7 @@ class SoftmaxTreeModel(FromCandidates):
         return covered, n_missing
 
     def without_labels(self, kept: NDArray[np.bool_]) -> SoftmaxTreeModel:
-        """The model of the `kept` labels, numbered anew; a node with an empty leaf is replaced by its other child."""
+        """The model of the `kept` labels, renumbered; a node with an empty leaf is replaced by its other child."""
         remaining = _remaining(self.structure, kept)
         if not len(remaining.structure.roots):
             raise ValueError("No leaf would have a label left. Train again without the forgotten labels.")
@@ -460,7 +460,7 @@ class SparseSoftmaxTrees(SoftmaxTreeModel):
 
 
 class Remaining(NamedTuple):
-    """What is left of trees without some labels: the structure, its planes and leaves, and which classes of leaves."""
+    """The trees after the removal of labels: structure, planes, leaves, and the classes that leaves keep."""
 
     structure: Structure
     planes: NDArray[np.int64]

@@ -23,10 +23,10 @@ from treemax.kernels.arithmetic import exp32
 from treemax.kernels.intrinsics import empty, maximum, minimum
 from treemax.kernels.jit import fast_inline_kernel, fast_kernel, kernel
 
-MEMORY = 10  # pairs of steps and changes of the gradient that are kept
+MEMORY = 10  # number of stored pairs of steps and changes of the gradient
 WINDOW = 5  # iterations of the convergence test
 HALVINGS = 30
-SUFFICIENT = 1e-4  # of the decrease predicted by the slope, for a step to be accepted
+SUFFICIENT = 1e-4  # a step is accepted if it gives this fraction of the decrease predicted by the slope
 BLOCK = 512  # rows scored at a time
 LEAST = np.float32(1e-15)  # smaller probabilities are set to zero: denormal numbers are slow
 

@@ -16,7 +16,7 @@ def best_smoothing(
 ) -> float:
     """Return the smoothing, at most 1, with the largest (weighted) likelihood of the rows.
 
-    `covered` says whether a row's class is in its leaf, `n_missing` is the number of classes m that are not. With
+    `covered` is true if the class of a row is in its leaf, `n_missing` is the number of classes m that are not. With
     smoothing e, the probability of the row's class is p / (1 + e m) or e / (1 + e m). The logarithm of the likelihood is
     concave in log e, with its maximum where the sum of e m / (1 + e m) is the number of rows that miss their class.
 

@@ -22,13 +22,13 @@ from treemax.kernels.arithmetic import exp32
 from treemax.kernels.intrinsics import empty, maximum, minimum
 from treemax.kernels.jit import fast_inline_kernel, fast_kernel, kernel
 
-SWEEPS = 10  # at most, over the nonzero weights, before all features are visited again
-ENOUGH = 0.05  # of the tolerance: a sweep with a smaller decrease ends the round
-TINY = 0.01  # of the tolerance: total decrease that skipped steps may forgo, over all weights
+SWEEPS = 10  # maximum number over the nonzero weights before all features are visited again
+ENOUGH = 0.05  # a sweep whose decrease is below this fraction of the tolerance ends the round
+TINY = 0.01  # fraction of the tolerance that all skipped steps together may forgo
 BIAS_HALVINGS = 8
 TOGETHER = 16  # classes whose exact scores are computed together
 LARGEST = 1e25  # sums of exponentials beyond this are scaled down
-LEAST = np.float32(1e-30)  # of an exponential: products with denormal numbers are slow
+LEAST = np.float32(1e-30)  # lower bound of exponentials: products with denormal numbers are slow
 
 _ZERO, _ONE = np.float32(0.0), np.float32(1.0)
 

@@ -15,9 +15,9 @@ from sklearn.cluster import KMeans
 
 from treemax.inputs.rows import Rows, SparseRows
 
-MAX_ITERATIONS = 12  # of balanced 2-means
-ROWS_AT_ONCE = 16_384  # in the computation of the covariance
-SHRINKAGE = 0.1  # of the covariance within classes towards a multiple of the identity
+MAX_ITERATIONS = 12  # maximum number of iterations of balanced 2-means
+ROWS_AT_ONCE = 16_384  # block size in the computation of the covariance
+SHRINKAGE = 0.1  # weight of a multiple of the identity in the covariance within classes
 
 Indices = NDArray[np.int64]
 Weights: TypeAlias = NDArray[np.float32] | None  # of rows; None: all one

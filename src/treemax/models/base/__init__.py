@@ -1,0 +1,1 @@
+"""What the estimators of all models inherit: validation, predictions, saving, changes of labels."""

@@ -1,0 +1,1 @@
+"""What the training of several models shares."""

@@ -1,0 +1,1 @@
+"""What models share with `treemax.light`: it needs NumPy alone."""

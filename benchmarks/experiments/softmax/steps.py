@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 import tempfile
 from pathlib import Path
@@ -11,6 +12,7 @@ import numpy as np
 
 from benchmarks import pages
 from benchmarks.harness.measure import Data
+from benchmarks.harness.output import STORED
 from benchmarks.harness.problem import Problem, features, first_labels, hits, seconds, warm_up
 from benchmarks.harness.suites import prepared
 from treemax import SoftmaxTree
@@ -66,7 +68,11 @@ def lines_of(suite: str, rows: int) -> list[list[Any]]:
 
 def main(arguments: list[str]) -> None:
     suites = {name: SUITES[name] for name in arguments} or SUITES
-    rows = [line for suite, limit in suites.items() for line in lines_of(suite, limit)]
+    stored = STORED / "softmax-tree" / "steps.json"
+    lines = json.loads(stored.read_text())["rows"] if stored.exists() else []
+    rows = [line for line in lines if line[0] not in suites]  # of suites that are not measured now
+    rows += [line for suite, limit in suites.items() for line in lines_of(suite, limit)]
+    rows.sort(key=lambda line: list(SUITES).index(line[0]))
     pages.publish(
         "softmax-steps",
         "softmax-tree",

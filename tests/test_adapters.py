@@ -1,4 +1,4 @@
-"""What happens without PyTorch, river and Annif."""
+"""Error messages without PyTorch, river and Annif."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The battery finds what it is there to find: classifiers broken on purpose, each in one way."""
+"""Each generic check fails for a classifier that is broken in one way."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What people read is true: sessions run as written, links lead somewhere, the site builds."""
+"""The documentation is true: examples run as written, links resolve, the site builds."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from pathlib import Path
 import click
 import pytest
 
+import treemax
 from treemax.cli.main import commands
 
 ROOT = Path(__file__).parent.parent
@@ -188,6 +189,26 @@ def test_places_in_the_architecture_exist():
     for name in re.findall(r"`((?:\w+/)+(?:\w+\.py)?)`", text):
         homes = [PACKAGE, PACKAGE / "models"]
         assert any((home / name).exists() for home in homes), f"docs/architecture.md says {name}"
+
+
+def test_names_on_the_page_of_the_papers_exist():
+    """Files, `module.function`, `Class.method`, names and parameters in code font."""
+    sources = {file: file.read_text() for top in ("src", "tests", "benchmarks") for file in (ROOT / top).rglob("*.py")}
+    everything = "\n".join(sources.values())
+    for code in re.findall(r"`([^`]+)`", (DOCS / "papers.md").read_text()):
+        if "/" in code or code.endswith(".py"):
+            found = any(code in file.as_posix() for file in sources)
+        elif code.startswith("treemax."):
+            found = find_spec(code) is not None
+        elif match := re.fullmatch(r"(\w+)\.(\w+)(\(\))?", code):
+            home, name, _ = match.groups()
+            texts = [text for file, text in sources.items() if file.stem == home or re.search(rf"class {home}\b", text)]
+            inherited = name == "as_published" and hasattr(treemax, home)
+            found = inherited or any(re.search(rf"(def|class) {name}\b", text) for text in texts)
+        else:
+            names = re.findall(r"[A-Za-z_]\w*", code.removeprefix("--"))
+            found = all(re.search(rf"\b{name}\b", everything) for name in names)
+        assert found, f"docs/papers.md says {code}"
 
 
 # --- the command line ----------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""How much memory there is: on the machine, in a container, and in words."""
+"""Available memory: of the machine, in a container, and as text."""
 
 from __future__ import annotations
 

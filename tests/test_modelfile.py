@@ -1,4 +1,7 @@
-"""The model file: what goes in comes out, nothing that fails does harm, nothing broken gets in."""
+"""The model file: round trips, failures that leave files intact, and damaged files.
+
+Private writers are replaced to fail at each step, or to write slowly or wrongly.
+"""
 
 from __future__ import annotations
 

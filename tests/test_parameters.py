@@ -1,4 +1,7 @@
-"""Checks of parameters: what passes, what does not, and what the error says."""
+"""Validation of parameters: what is accepted, what is rejected, and the error messages.
+
+The check at every use is switched off to save a file with an invalid parameter, and the lock is held from outside.
+"""
 
 from __future__ import annotations
 

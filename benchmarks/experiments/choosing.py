@@ -30,12 +30,8 @@ SPARSE = (
     "icd", "debtags", "icon-tags", "kconfig", "emoji", "delicious", "parameters", "verses", "manuals",
     "wordnet", "kinc", "builddeps", "gcc",
 )  # fmt: skip
-DENSE = (
-    "glyphs1k", "icons", "icd-minilm", "wordnet-minilm", "wordnet-glove", "glyphs5k", "wordnet-svd",
-)  # fmt: skip
-SPARSE_MODELS = (
-    "label-tree:n_trees=3", "label-tree", "online-label-tree", "learned-tree", "one-vs-all", "recall-tree",
-)  # fmt: skip
+DENSE = ("glyphs1k", "icons", "icd-minilm", "wordnet-minilm", "wordnet-glove", "glyphs5k", "wordnet-svd")
+SPARSE_MODELS = ("label-tree:n_trees=3", "label-tree", "online-label-tree", "learned-tree", "one-vs-all", "recall-tree")
 DENSE_MODELS = (
     "recall-tree", "label-tree", "online-label-tree", "learned-tree", "one-vs-all", "softmax-tree", "softmax-forest",
 )  # fmt: skip

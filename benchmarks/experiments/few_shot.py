@@ -207,9 +207,7 @@ def store_tables(found: dict[str, dict[str, list[tuple[float, float, float]]]]) 
             label, passes = key.split("|")
             right, seconds, milliseconds = np.array(of_problem[key]).T
             accuracy = {"value": round(100 * right.mean(), 2), "error": round(100 * right.std(ddof=1), 2)}
-            rows.append(
-                [name, label, int(passes), accuracy, round(seconds.mean(), 2), round(milliseconds.mean(), 3)]
-            )  # fmt: skip
+            rows.append([name, label, int(passes), accuracy, round(seconds.mean(), 2), round(milliseconds.mean(), 3)])
     store(
         "online-label-tree", "few-shot",
         title="Few rows of each class",
@@ -244,7 +242,7 @@ def curve() -> None:
         for label, model in ours(1, 0).items():
             chunks = progressive_validation(
                 model, problem.X, problem.y, k=1, chunk_rows=ROWS_A_STEP, every=ROWS_A_POINT
-            )  # fmt: skip
+            )
             n, constant = chunks.column("examples"), chunks.column("constant_precision")
             rows += drawn(axis, name, label, n, chunks.column("entropy_reduction"))
         hits = np.cumsum(streamed_vw(problem))[n - 1] / n

@@ -3,6 +3,8 @@
     python -m benchmarks.experiments.language_model train [NAME...]     learn and keep the models; one thread, all with one schedule
     python -m benchmarks.experiments.language_model table               judge those that are kept, side by side
     python -m benchmarks.experiments.language_model figure              perplexity after every pass, and the top of the learned tree
+    python -m benchmarks.experiments.language_model run                 all of it, where models are not kept
+    python -m benchmarks.experiments.language_model wider               learned trees by arity and words at the root
 
 The data is looked for in `ptb` of the folder of the benchmarks' data. Settings were chosen on the validation texts; the test texts
 are for the table only. Times are seconds of the processor.
@@ -19,7 +21,7 @@ from typing import Any
 import numpy as np
 
 import treemax
-from benchmarks import FOLDER
+from benchmarks import FOLDER, pages
 from benchmarks.harness.output import canvas, draw, help_if_asked, keep, number, table
 from benchmarks.harness.problem import seconds
 from benchmarks.harness.suites import data_folder
@@ -31,6 +33,7 @@ COLUMNS = (
     "tree", "depth", "validation", "test", "output us a word", "train us a word", "train s", "test us a word", "top 5 us",
 )  # fmt: skip
 TOP_CONTEXTS, REPEATS = 4096, 3
+WIDER = ((320, 192), (320, 256), (480, 400), (640, 480), (640, 540), (1024, 614), (1024, 820), (1024, 920))
 
 
 def folder() -> Path:
@@ -49,12 +52,16 @@ def train(names: list[str]) -> None:
         model = treemax.TreeLanguageModel(tree=name, verbose=0)
         model.fit(learned[:300], validation=validation[:3])  # compiles what is needed
         model.fit(learned, validation=validation)
-        model.save(KEPT / f"{name}.treemax")
+        model.save(path_of(name))
         print(name, [round(entry["validation"], 1) for entry in model.history_], flush=True)
 
 
 def kept() -> dict[str, Any]:
-    return {name: treemax.load(KEPT / f"{name}.treemax") for name in NAMES if (KEPT / f"{name}.treemax").exists()}
+    return {name: treemax.load(path_of(name)) for name in NAMES if path_of(name).exists()}
+
+
+def path_of(name: str) -> Path:
+    return KEPT / f"{name}.treemax"
 
 
 def judged(models: dict[str, Any], test: list[str]) -> list[dict[str, Any]]:
@@ -104,23 +111,43 @@ def figure(models: dict[str, Any]) -> None:
     draw(drawing, "language-model-passes")
 
 
+def wider() -> None:
+    """Store the validation perplexity and the time of the output layer of wider and narrower learned trees."""
+    learned, validation, rows = texts("train"), texts("valid"), []
+    for arity, direct in WIDER:
+        model = treemax.TreeLanguageModel(arity=arity, direct=direct, verbose=0).fit(learned, validation=validation)
+        last = model.history_[-1]
+        output = 1e6 * last["output_seconds"] / (model.n_examples_ * len(model.history_))
+        rows.append([arity, direct, round(last["validation"], 1), round(output, 1)])
+    pages.publish(
+        "language-model-wider", "learned-tree", "wider-trees", title="Wider trees", rows=rows,
+        columns=[{"name": name} for name in ("children", "words (`direct`)", "perplexity", "output us")],
+        shows="Validation perplexity and microseconds of the output layer a word, by the children of the root and the words among "
+        "them.",
+    )  # fmt: skip
+
+
 def main(arguments: list[str]) -> int:
     work, chosen = (arguments[0] if arguments else ""), arguments[1:]
-    if work not in ("train", "table", "figure") or not set(chosen) <= set(NAMES):
+    if work not in ("train", "table", "figure", "run", "wider") or not set(chosen) <= set(NAMES):
         print(__doc__, file=sys.stderr)
         return 2
     if not folder().exists():
         print(f"There is no {folder()}: nothing to do.", file=sys.stderr)
         return 0
-    if work == "train":
-        train(chosen or list(NAMES))
+    if work == "wider":
+        wider()
         return 0
+    if work in ("train", "run"):
+        train([name for name in chosen or NAMES if work == "train" or not path_of(name).exists()])
     models = kept()
     if not models:
         print("No models are kept; `train` comes first.", file=sys.stderr)
         return 1
-    if work == "figure":
+    if work in ("figure", "run"):
         figure(models)
+        print(treemax.show_tree(models["learned"], depth=1) if "learned" in models else "")
+    if work in ("train", "figure"):
         return 0
     rows = judged(models, texts("test"))
     keep("language-model", rows)

@@ -1,6 +1,6 @@
 """The experiments of the paper on online label trees, in shape, on our data.
 
-    python -m benchmarks.experiments.online tables gcc wordnet delicious     Tables 2, 4, 5, 7 and 8 as Markdown
+    python -m benchmarks.experiments.online tables [SUITE...]                Tables 2, 4, 5, 7 and 8 at the paper's settings
     python -m benchmarks.experiments.online curve gcc                        progressive P@1 over the stream, and its plot
     python -m benchmarks.experiments.online depths debtags icd               depth by alpha and formula (Table 7)
     python -m benchmarks.experiments.online napkinxc debtags icd             beside the authors' program, same settings
@@ -10,9 +10,9 @@ One thread. Test rows are those of the suite; the stream is its training rows in
 
 from __future__ import annotations
 
-import json
 import sys
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from math import ceil, log2
 from pathlib import Path
@@ -25,18 +25,35 @@ from sklearn.base import clone
 from benchmarks import FOLDER
 from benchmarks.harness.accuracy import accuracies, inverse_propensities
 from benchmarks.harness.measure import Data
-from benchmarks.harness.output import help_if_asked, store
+from benchmarks.harness.output import help_if_asked, keep, store
 from benchmarks.harness.runner import run_all
-from benchmarks.harness.suites import CACHE, RECIPES, prepared
+from benchmarks.harness.suites import prepared
 from benchmarks.harness.systems import ours, peers
-from benchmarks.pages import publish
-from treemax import LabelTree, OnlineLabelTree
+from benchmarks.pages import publish, table
+from treemax import ContextualMemoryTree, LabelTree, OnlineLabelTree
 
-RESULTS = FOLDER / "results"
 CURVE_PLOT = FOLDER.parent / "docs" / "images" / "online-curve.png"
 ROWS_ONE_LEVEL = 30_000
 ROWS_A_STEP = 100  # of the stream: predicted, then learned
 ALPHAS = (0.25, 0.375, 0.5, 0.625, 0.75, 0.875)  # of table 7
+SHARES = (0.05, 0.1, 0.15)  # of the rows, for a warm start
+# Orders of the rows, passes, and whether memory trees are fast enough for it.
+TABLES: dict[str, tuple[int, tuple[int, ...], bool]] = {
+    "delicious": (5, (1, 3), True),
+    "debtags": (5, (1, 3), True),
+    "wordnet": (1, (1, 3), False),
+    "gcc": (1, (1,), False),
+}
+DECIMALS = {
+    **dict.fromkeys(("P@1", "P@3", "P@5", "PSP@1", "PSP@3", "PSP@5"), 4),
+    "train s": 2,
+    "us a row": 1,
+    "depth": 1,
+}
+ROWS_OF_TABLES = (
+    "*p*: passes. *IPLT*: a k-means tree of all rows, built first. *OPLT-W*: a tree of the first rows, which then grows. "
+    "*IPLT-U*: that tree, without new labels. Processor time."
+)
 PAPER = {"arity": 2, "max_leaf": 100, "together": True, "learning_rate": 1.0, "least_gradient": 0.0}
 
 
@@ -61,7 +78,7 @@ class Suite:
 
     @classmethod
     def read(cls, name: str) -> Suite:
-        return cls.from_folder(name, CACHE / f"{name}-{RECIPES}")
+        return cls.from_folder(name, prepared(name))
 
     @classmethod
     def from_folder(cls, name: str, folder: Path) -> Suite:
@@ -80,84 +97,126 @@ class Suite:
 def judged(suite: Suite, model: Any) -> dict[str, Any]:
     """Accuracy on the test rows, and microseconds a row."""
     model.predict_topk(suite.test.X[:20], 5)
-    start = time.perf_counter()
+    start = time.process_time()
     labels = model.predict_topk(suite.test.X, 5).labels
-    seconds = time.perf_counter() - start
+    seconds = time.process_time() - start
     ranked = np.array([[-1 if label is None else label for label in row] for row in labels.tolist()])
     figures = accuracies(ranked, suite.test.ids, suite.test.starts, suite.weights, True, False)
     return {**figures, "us a row": 1e6 * seconds / len(ranked), "depth": model.describe()["depth"]}
 
 
-def trained(suite: Suite, model: Any, rows: slice | None = None) -> dict[str, Any]:
-    """Fit and judge a model; `rows` are the training rows to take."""
-    X, y = suite.train.X[rows or slice(None)], suite.targets(suite.train)[rows or slice(None)]
-    type(model)(**{**model.get_params(), "sample": None} if "sample" in model.get_params() else {}).fit(X[:50], y[:50])
-    start = time.perf_counter()
+def trained(suite: Suite, model: Any, rows: Any = None) -> dict[str, Any]:
+    """Fit and judge a model; `rows` are the indices of the training rows to take."""
+    X, y = suite.train.X, suite.targets(suite.train)
+    if rows is not None:
+        X, y = X[rows], [y[i] for i in rows]
+    changes = {"passes": 1, **({"sample": None} if "sample" in model.get_params() else {})}
+    clone(model).set_params(**changes if "passes" in model.get_params() else {}).fit(X[:50], y[:50])  # compiles
+    start = time.process_time()
     model.fit(X, y)
-    return {"train s": time.perf_counter() - start, **judged(suite, model)}
+    return {"train s": time.process_time() - start, **judged(suite, model)}
 
 
 def online(**settings: Any) -> OnlineLabelTree:
     return OnlineLabelTree(**{"n_jobs": 1, "verbose": 0, **settings})
 
 
-def settings_of_tables() -> dict[str, Any]:
-    """Rows of Tables 2, 4, 5 and 7: name -> model."""
-    rows: dict[str, Any] = {"LabelTree (batch)": LabelTree(verbose=0, n_jobs=1)}
-    for passes in (1, 3):
-        rows[f"IPLT, p={passes}"] = online(tree="kmeans", passes=passes)
-        rows[f"OPLT random, p={passes}"] = online(policy="random", passes=passes)
-        rows[f"OPLT best-greedy, p={passes}"] = online(passes=passes)
-        for share in (0.05, 0.1, 0.15):
-            rows[f"OPLT-W {share:.0%}, p={passes}"] = online(tree="kmeans", sample=share, passes=passes)
-    rows["OPLT random, the paper's settings"] = online(policy="random", **PAPER)
-    rows["OPLT best-greedy, the paper's settings"] = online(**PAPER)
-    rows["CPET, complete binary tree"] = online(policy="complete")
+def published(**settings: Any) -> OnlineLabelTree:
+    return OnlineLabelTree.as_published(**{"n_jobs": 1, "verbose": 0, **settings})
+
+
+def trees_of_tables(passes: Sequence[int], seed: int) -> dict[str, Any]:
+    """Rows of tables 2, 4, 5, 7 and 8 at the paper's settings: name -> model. Table 7 and 8 have the most passes."""
+    rows: dict[str, Any] = {}
+    for p in passes:
+        common = {"passes": p, "random_state": seed}
+        rows[f"IPLT, p={p}"] = published(tree="kmeans", **common)
+        rows[f"OPLT random, p={p}"] = published(policy="random", **common)
+        rows[f"OPLT best-greedy, p={p}"] = published(**common)
+        for share in SHARES:
+            rows[f"OPLT-W {share:.0%}, p={p}"] = published(tree="kmeans", sample=share, **common)
     for alpha in ALPHAS:
-        rows[f"OPLT best-greedy, alpha={alpha}"] = online(alpha=alpha)
+        rows[f"OPLT best-greedy, alpha={alpha}, p={p}"] = published(alpha=alpha, **common)
+    for share in SHARES:
+        rows[f"IPLT-U, tree of {share:.0%}, no new labels, p={p}"] = published(
+            tree="kmeans", sample=share, policy="none", **common
+        )
+    rows[f"CPET, complete binary tree, p={p}"] = published(policy="complete", **common)
     return rows
 
 
-def warm_start_rows(suite: Suite, share: float) -> dict[str, Any]:
-    """Table 8: the sample alone, its tree without new labels on all rows, and the tree that grows."""
-    n_first = int(share * len(suite.train.y))
-    known = set(suite.train.ids[: suite.train.starts[n_first]].tolist())
-    kept = [[label for label in labels if label in known] for labels in suite.train.y]
-    with_labels = np.flatnonzero([len(labels) > 0 for labels in kept])
-    known_only = Rows(suite.train.X[with_labels], [kept[i] for i in with_labels], suite.train.ids, suite.train.starts)
-    n_known = int(np.searchsorted(with_labels, n_first))
-    only = Suite(suite.name, known_only, suite.test, suite.n_labels, suite.multi_label, suite.weights)
-    return {
-        f"IPLT, {share:.0%} of the rows only": trained(suite, online(tree="kmeans"), slice(0, n_first)),
-        f"IPLT-U, tree of {share:.0%}, no new labels": trained(
-            only, online(tree="kmeans", sample=n_known / len(with_labels))
-        ),
-        f"OPLT-W {share:.0%}": trained(suite, online(tree="kmeans", sample=share)),
-    }
+def runs_of_tables(suite: Suite) -> dict[str, list[dict[str, Any]]]:
+    """The figures of every row of the tables, one for each order of the training rows."""
+    shuffles, passes, with_memory_trees = TABLES.get(suite.name, (1, (1,), False))
+    found = {"LabelTree (batch)": [trained(suite, LabelTree(verbose=0, n_jobs=1))]}
+    for seed in range(shuffles):
+        for name, model in trees_of_tables(passes, seed).items():
+            found.setdefault(name, []).append(trained(suite, model))
+            print(suite.name, seed, name, found[name][-1], file=sys.stderr, flush=True)
+        order = np.random.default_rng(seed).permutation(len(suite.train.y))
+        for share in SHARES:
+            name, some = f"IPLT, {share:.0%} of the rows only, p={passes[-1]}", order[: int(share * len(order))]
+            model = published(tree="kmeans", passes=passes[-1], random_state=seed)
+            found.setdefault(name, []).append(trained(suite, model, some))
+    for p in passes if with_memory_trees else ():
+        options = {"passes": p, "n_jobs": 1, "verbose": 0}
+        found[f"ContextualMemoryTree, p={p}"] = [trained(suite, ContextualMemoryTree(**options))]
+        found[f"ContextualMemoryTree as published, p={p}"] = [
+            trained(suite, ContextualMemoryTree.as_published(**options))
+        ]
+    found["OPLT best-greedy, our defaults"] = [trained(suite, online())]
+    found["OPLT random, our defaults"] = [trained(suite, online(policy="random"))]
+    return found
 
 
-def table(suite: Suite, found: dict[str, dict[str, Any]]) -> str:
-    columns = ["P@1", "P@3", "P@5", *(f"PSP@{k}" for k in (1, 3, 5)), "train s", "us a row", "depth"]
-    form = {"train s": "{:.2f}", "us a row": "{:.1f}", "depth": "{:d}"}
-    lines = [f"| {suite.name} | " + " | ".join(columns) + " |", "|---" + "|--:" * len(columns) + "|"]
-    for name, figures in found.items():
-        cells = (form.get(column, "{:.4f}").format(figures[column]) for column in columns)
-        lines.append(f"| {name} | " + " | ".join(cells) + " |")
-    return "\n".join(lines)
+def cell(runs: list[dict[str, Any]], figure: str) -> Any:
+    """The mean of a figure over the orders of the rows, with its standard deviation where there are several."""
+    values = [run[figure] for run in runs if run[figure] is not None]
+    if not values:
+        return None
+    mean = float(f"{np.mean(values):.4g}")
+    return {"value": mean, "error": float(f"{np.std(values, ddof=1):.2g}")} if len(values) > 1 else mean
 
 
 def tables(names: list[str]) -> None:
-    for name in names:
-        suite = Suite.read(name)
-        found = {}
-        for row, model in settings_of_tables().items():
-            found[row] = trained(suite, clone(model))  # a model is large: none is kept
-            print(row, {key: round(value, 4) for key, value in found[row].items()}, file=sys.stderr, flush=True)
-        for share in (0.05, 0.1, 0.15):
-            found |= warm_start_rows(suite, share)
-        RESULTS.mkdir(exist_ok=True)
-        (RESULTS / f"online-{name}.json").write_text(json.dumps(found, indent=1))
-        print(table(suite, found), flush=True)
+    found = {}
+    for name in names or TABLES:
+        found[name] = runs_of_tables(Suite.read(name))
+        keep(f"online-{name}", found[name])
+        store_suite(name, found[name])
+    store_tables(found)
+
+
+def store_suite(name: str, found: dict[str, list[dict[str, Any]]]) -> None:
+    """Store all figures of a suite."""
+    n = len(found["IPLT, p=1"])
+    columns = [{"name": "model"}, *({"name": figure, "decimals": n} for figure, n in DECIMALS.items())]
+    rows = [[row, *(cell(runs, figure) for figure in DECIMALS)] for row, runs in found.items()]
+    store(
+        "online-label-tree", name, title=f"Tables 2, 4, 5, 7 and 8 on {name}", rows=rows, columns=columns, listed=False,
+        shows=f"{f'Means and standard deviations over {n} orders' if n > 1 else 'One order'} of the rows. {ROWS_OF_TABLES}",
+    )  # fmt: skip
+    print(table({"columns": columns, "rows": rows}), flush=True)
+
+
+def store_tables(found: dict[str, dict[str, list[dict[str, Any]]]]) -> None:
+    """Store some figures of all suites side by side."""
+    figures = ("P@1", "P@5", "train s", "depth")
+    names = list(dict.fromkeys(row for of_suite in found.values() for row in of_suite))
+    store(
+        "online-label-tree",
+        "tables",
+        title="The paper's tables",
+        shows=f"The settings of the paper, `as_published()`. {ROWS_OF_TABLES}",
+        columns=[
+            {"name": "model"},
+            *({"name": f"{suite} {figure}", "decimals": DECIMALS[figure]} for suite in found for figure in figures),
+        ],
+        rows=[
+            [row, *(cell(runs[row], figure) if row in runs else None for runs in found.values() for figure in figures)]
+            for row in names
+        ],
+    )
 
 
 # --- beside the authors' program --------------------------------------------------------------------------
@@ -175,6 +234,7 @@ SETTINGS = {
     "napkinXC's defaults: alpha 0.5, epsilon 0.001, pruning at 0.1": {
         "napkinXC OPLT": "napkinxc-oplt",
         "napkinXC OPLT, no pruning": "napkinxc-oplt:weights_threshold=0",
+        "OnlineLabelTree, no pruning": f"online-label-tree:{THEIRS},{EQUATION_2}",
         "OnlineLabelTree, no pruning, siblings scaled": f"online-label-tree:{THEIRS},{SAME}",
     },
     "our defaults": {"OnlineLabelTree": "online-label-tree"},

@@ -187,7 +187,7 @@ def prototype_leaves(X: np.ndarray, y: np.ndarray, depth: int) -> np.ndarray:
 
 def train(
     X: np.ndarray, y: np.ndarray, depth: int, k: int, alpha: float, beta: float | None, iterations: int, solvers: str
-) -> tuple[Tree, list[dict[str, float]]]:  # fmt: skip
+) -> tuple[Tree, list[dict[str, float]]]:
     """Reverse breadth-first, iteration after iteration; also what each iteration cost and came to."""
     fit_decision, fit_leaf = SOLVERS[solvers]
     n_decisions = 2**depth - 1
@@ -228,7 +228,7 @@ def train(
 
 def update_decision(
     tree: Tree, node: int, X: np.ndarray, y: np.ndarray, alpha: float, beta: float | None, fit: Callable[..., Decision]
-) -> None:  # fmt: skip
+) -> None:
     """The reduced problem (2): pseudo-labels and weights from the losses below."""
     left, right = tree.losses(X, y, beta, 2 * node + 1), tree.losses(X, y, beta, 2 * node + 2)
     care = np.flatnonzero(left != right)

@@ -51,8 +51,9 @@ def store(
     command: str | None = None,
     machine: str | None = None,
     image: dict[str, str] | None = None,
+    listed: bool = True,
 ) -> None:
-    """Store a result for a page of docs/experiments, and put it at the end of the page if it is new.
+    """Store a result for a page of docs/experiments, and put it at the end of the page if it is new, or only link it.
 
     A column is a name, or a dictionary with `name`, `decimals` and `signed`. A cell is a number, a string, None, or a
     dictionary with `value` and `error`, `value`, `low` and `high`, or `value` and `beside`.
@@ -70,7 +71,7 @@ def store(
         "rows": [list(row) for row in rows],
     }
     (folder / f"{name}.json").write_text(one_row_a_line(found))
-    if name not in about["results"]:
+    if listed and name not in about["results"]:
         about["results"].append(name)
         (folder / "page.json").write_text(json.dumps(about, indent=1, ensure_ascii=False) + "\n")
 

@@ -91,7 +91,7 @@ def remove_stale(folder: str | os.PathLike[str]) -> None:
                 _remove_if_stale(Path(folder, name))
 
 
-def claim(folder: str | os.PathLike[str]) -> Callable[[], None]:
+def lock_folder(folder: str | os.PathLike[str]) -> Callable[[], None]:
     """Lock a folder until the process ends or the returned function is called; raises BlockingIOError if locked."""
     if fcntl is None:
         return lambda: None

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import importlib.util
+
 import pytest
 
 from benchmarks.experiments import __main__ as command
@@ -43,3 +45,17 @@ def test_a_command_with_blanks_is_not_run(monkeypatch):
 def test_unknown_words_show_the_tables(arguments, capsys):
     assert command.main(arguments) == 2
     assert "softmax-tree/missing" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("name", sorted(command.stored()))
+def test_commands_name_modules_and_experiments_that_exist(name):
+    words = command.stored()[name]["command"].split()
+    if words[0] == "make":
+        return
+    assert words[:2] == ["python", "-m"]
+    found = importlib.util.find_spec(words[2])
+    assert found is not None
+    if found.submodule_search_locations is not None:  # a package, whose commands are experiments or works
+        main = importlib.import_module(f"{words[2]}.__main__")
+        experiments = getattr(main, "EXPERIMENTS", None)
+        assert experiments is None or words[3] in experiments

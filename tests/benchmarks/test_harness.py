@@ -1,4 +1,7 @@
-"""The benchmark harness, without any peer: its maths, its data recipes, and its runner with drivers made up here."""
+"""The benchmark harness without peers: statistics, data recipes, and the runner with synthetic drivers.
+
+`environments._call` is replaced to simulate a failed installation.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Memory trees with several labels a row, on made-up data."""
+"""The experiments with memory trees on synthetic data."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The experiments with recall trees, on made-up data: what they compute, not what they find."""
+"""The experiments with recall trees on synthetic data."""
 
 from __future__ import annotations
 

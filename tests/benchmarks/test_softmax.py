@@ -1,4 +1,4 @@
-"""The experiments on softmax trees: what they count, and that each of them runs."""
+"""The experiments with softmax trees: their counts, and a small run of each."""
 
 from __future__ import annotations
 
@@ -9,7 +9,17 @@ import pytest
 
 import treemax
 from benchmarks.experiments.softmax import __main__ as command
-from benchmarks.experiments.softmax import answers, double_sampling, missing, models, shape, starts, trade_off, training
+from benchmarks.experiments.softmax import (
+    answers,
+    double_sampling,
+    missing,
+    models,
+    shape,
+    starts,
+    text,
+    trade_off,
+    training,
+)
 from benchmarks.harness import output
 from benchmarks.harness.problem import Problem
 from treemax.models.softmax_tree.model import Branch, Softmax, SoftmaxTreeModel
@@ -119,6 +129,16 @@ def test_double_sampling_is_measured_beside_a_label_tree(problem, tmp_path, caps
     assert all(row[2] < 20 and row[4] > 0 and row[6] > 0 for row in stored["rows"])
     nearest = next(row for row in stored["rows"] if row[1].startswith("nearest"))
     assert nearest[3] is None and "| glyphs1k | LabelTree |" in capsys.readouterr().out
+
+
+def test_softmax_trees_are_measured_beside_their_baselines(problem, tmp_path, monkeypatch):
+    few = ("OneVsAll", "SoftmaxTree")
+    monkeypatch.setattr(text, "MODELS", {name: text.MODELS[name] for name in few})
+    command.main(["text"])
+    stored = json.loads((tmp_path / "stored/softmax-tree/text.json").read_text())
+    assert [row[0] for row in stored["rows"]] == list(few) and stored["rows"][0][1] == 0
+    assert all(0 <= row[3] <= row[2] < 20 and row[4] > 0 and row[6] > 0 for row in stored["rows"])
+    assert "Table 2" in stored["shows"] and len(stored["columns"]) == 7
 
 
 def test_starts_are_followed_from_iteration_to_iteration(problem, tmp_path, monkeypatch, capsys):

@@ -1,4 +1,4 @@
-"""The flat rows of table 1 of the learned-tree paper, on made-up data."""
+"""The flat rows of table 1 of the learned-tree paper, on synthetic data."""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""The command line as people use it: whole rounds, every format, pipes, Ctrl-C, and errors without tracebacks."""
+"""End-to-end tests of the command line: all commands and formats, pipes, Ctrl-C, and errors without tracebacks.
+
+`modelfile._write_array` is replaced to simulate a full disk.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +28,7 @@ from treemax import OneVsAll
 from treemax.cli.main import commands
 from treemax.cli.options import read_value
 from treemax.formats import FORMATS, read_examples, write_examples
-from treemax.replacing import claim
+from treemax.replacing import lock_folder
 
 WORDS = {
     "fruit": ["apple", "pear", "plum", "ripe"],
@@ -466,7 +469,7 @@ def test_a_row_without_a_label_is_left_out_of_multi_class_data(tmp_path, name):
         "data.jsonl": ['{"text": "red apple", "label": "a"}', '{"text": "red"}', '{"text": "red car", "label": "b"}'],
         "data.svm": ["1 1:1", " 2:1", "2 1:1 3:1"],
         "dense.jsonl": ['{"features": [1, 0], "label": 1}', '{"features": [1, 1]}', '{"features": [0, 1], "label": 2}'],
-    }[name]  # fmt: skip
+    }[name]
     data, model = tmp_path / name, tmp_path / "m.treemax"
     data.write_text("\n".join([rows[1], *rows * 5]) + "\n")
     fitted = treemax_command("fit", data, "-o", model)
@@ -1062,7 +1065,7 @@ def test_a_folder_of_checkpoints_is_for_one_stream_at_a_time(tmp_path):
     data, folder = tmp_path / "data.svm", tmp_path / "kept"
     data.write_text(lines(20))
     folder.mkdir()
-    release = claim(folder)
+    release = lock_folder(folder)
     result = treemax_command("stream", data, "--checkpoint", folder)
     assert result.exit_code == 2 and "is in use by another treemax stream" in " ".join(result.stderr.split())
     release()

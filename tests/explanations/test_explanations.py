@@ -1,4 +1,7 @@
-"""Explanations show what the models compute: sums, paths, words, and nothing unescaped."""
+"""Explanations equal what the models compute, for sums, paths and words, and HTML is escaped.
+
+The scores to explain come from private methods, since public ones calibrate them.
+"""
 
 import json
 import math

@@ -1,4 +1,4 @@
-"""A probabilistic label tree as slow and obvious as can be: every row, node and child for itself."""
+"""Reference implementation of a probabilistic label tree: slow loops over rows, nodes and children."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A tree softmax as slow and obvious as can be: every class for itself, from the root down."""
+"""Reference implementation of a tree softmax: slow loops over classes, from the root down."""
 
 from __future__ import annotations
 

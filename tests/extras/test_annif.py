@@ -1,4 +1,4 @@
-"""The backend of Annif: what Annif asks of a backend, in Python and by its command."""
+"""The backend for Annif: the interface that Annif requires, in Python and by its command."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`treemax serve --api annif` asked by Annif's own `http` backend, in Python and by its command."""
+"""`treemax serve --api annif` with Annif's own `http` backend as the client, in Python and by its command."""
 
 from __future__ import annotations
 

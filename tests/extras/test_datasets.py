@@ -1,4 +1,4 @@
-"""Data sets of Hugging Face, the real ones; `tests/formats/test_arrow.py` has what only looks like them."""
+"""Data sets of Hugging Face; `tests/formats/test_arrow.py` has imitations of them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Ray clusters of several raylets on this machine: a machine that dies costs time, not the model."""
+"""Fault tolerance on Ray clusters of several raylets on this machine.
+
+`_check_workers` is called with a cluster that fails in ways that a real one cannot be made to.
+"""
 
 import socket
 import time

@@ -1,4 +1,7 @@
-"""Learning the tree of an output layer: the rule, its statistics, and training in two processes."""
+"""Learning the tree of an output layer: the rule, its statistics, and training in two processes.
+
+Statistics are private, since users only see the tree.
+"""
 
 from __future__ import annotations
 

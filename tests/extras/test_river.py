@@ -1,4 +1,4 @@
-"""The adapters are estimators of river, and answer what the models they wrap answer."""
+"""The adapters are estimators of river, with the predictions of the models that they wrap."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""TreeSigmoid against a slow reference, and in the places where people use output layers."""
+"""TreeSigmoid against a slow reference, and in typical uses of output layers."""
 
 from __future__ import annotations
 

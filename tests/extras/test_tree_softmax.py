@@ -1,4 +1,4 @@
-"""TreeSoftmax against a slow reference, and in the places where people use output layers."""
+"""TreeSoftmax against a slow reference, and in typical uses of output layers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How long the tests here run: short in `make test`, long in `make faults`."""
+"""Durations of the tests in this folder: short in `make test`, long in `make faults`."""
 
 from __future__ import annotations
 

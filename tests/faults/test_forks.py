@@ -1,4 +1,4 @@
-"""Processes that are forked, or started anew, after a model was used: they answer and learn as their parent does."""
+"""Processes that are forked or spawned after a model was used predict and learn as their parent does."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""Killed while saving, at random moments: the file under the name is always a whole one, the last that was confirmed
-or a later one."""
+"""Processes killed while saving: the file is always complete, and is the last one confirmed or a later one."""
 
 from __future__ import annotations
 

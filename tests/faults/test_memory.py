@@ -1,4 +1,4 @@
-"""Memory that runs out: a MemoryError or an error of ours, and the model goes on as if nothing had happened."""
+"""Lack of memory raises MemoryError or an error of ours, and leaves the model usable."""
 
 from __future__ import annotations
 

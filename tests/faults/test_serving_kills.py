@@ -1,4 +1,4 @@
-"""The service killed while it learns: what was acknowledged is in the log and in the model, in order."""
+"""The service killed while it learns: acknowledged examples are in the log and in the model, in order."""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Parquet and Arrow: files, folders of them, tables in memory, and data sets that only look like Hugging Face's."""
+"""Parquet and Arrow: files, folders, tables in memory, and imitations of data sets of Hugging Face.
+
+`_validate` is replaced to simulate a lack of memory.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Formats: files that are not what they should be, one by one and at random."""
+"""Malformed data files: known mistakes, and random ones."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Formats: what is written is read again, whole or in chunks, from files, gzip and standard input."""
+"""Data files that are written and read again, whole or in chunks, from files, gzip and standard input."""
 
 from __future__ import annotations
 

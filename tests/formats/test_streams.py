@@ -1,4 +1,4 @@
-"""Streams of any length: chunks from every kind of source, and memory that does not grow with them."""
+"""Chunks from every kind of source, with memory that does not grow with their number."""
 
 from __future__ import annotations
 

@@ -175,7 +175,7 @@ def _random_array_change(random: np.random.Generator, arrays: dict[str, np.ndarr
         "shape": lambda: [[-1] if array.ndim != 1 else [1, -1] if array.size else [0, 3]],
         "other": lambda: [str(random.choice([other for other in arrays if other != name] or [name]))],
         "remove": list,
-    }  # fmt: skip
+    }
     return ["array", name, str(operation), *arguments[str(operation)]()]
 
 

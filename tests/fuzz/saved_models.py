@@ -73,7 +73,7 @@ KINDS: dict[str, Kind] = {
     "text, tf-idf": _text(treemax.TfidfText(), treemax.LabelTree(max_leaf=3)),
     "text, hashing": _text(treemax.HashingText(bits=6), treemax.OnlineLabelTree()),
     "language-model": (lambda: treemax.TreeLanguageModel(arity=4, dimension=8, context=2), TEXTS, None),
-}  # fmt: skip
+}
 RESUMABLE = (
     "one-vs-all",
     "online-label-tree",

@@ -1,4 +1,4 @@
-"""Labels in every form that people bring, and the index that never forgets, against a plain dictionary."""
+"""Labels in every supported form, and the label index against a plain dictionary."""
 
 from __future__ import annotations
 
@@ -254,7 +254,7 @@ def test_floats_that_stand_for_several_integers_are_refused(y):
         (sp.coo_matrix(([1, 1], ([0, 0], [1, 1])), shape=(1, 2)), "2 at row 0, column 1"),
         (sp.csr_matrix([[1j, 0]]), "not an indicator"),
     ],
-)  # fmt: skip
+)
 def test_what_is_refused_and_where(y, message):
     with pytest.raises(ValueError, match=message):
         read_labels(y)
@@ -443,7 +443,7 @@ def text_arrays(text: bytes, offsets: list[int], dtype=np.int64) -> dict:
         ({"integers": np.array([300])}, "|i1"),  # the type would change the label
         ({"integers": np.array([2**60 + 1])}, "<f8"),
     ],
-)  # fmt: skip
+)
 def test_damaged_arrays_are_refused_on_opening(arrays, dtype):
     with pytest.raises(ValueError, match="the label index is damaged"):
         LabelIndex.from_arrays(arrays, dtype)

@@ -1,4 +1,4 @@
-"""What people read when their input is rejected: what is wrong, where, and what to do."""
+"""Error messages for invalid input: what is wrong, where, and what to do."""
 
 from __future__ import annotations
 

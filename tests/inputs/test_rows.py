@@ -1,4 +1,4 @@
-"""X in every form that people bring, and in every form that must be refused."""
+"""X in every supported form, and in forms that must be rejected."""
 
 from __future__ import annotations
 

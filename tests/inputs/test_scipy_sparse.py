@@ -1,4 +1,4 @@
-"""Sparse matrices assembled by hand: every damage is a ValueError, none is a crash."""
+"""Inconsistent SciPy matrices raise ValueError and do not crash."""
 
 from __future__ import annotations
 

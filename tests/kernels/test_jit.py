@@ -1,4 +1,7 @@
-"""How kernels are compiled."""
+"""Compilation of kernels.
+
+`_imports` decides when cached kernels are stale, which would be slow to test by compiling.
+"""
 
 import ast
 import gc

@@ -1,4 +1,7 @@
-"""The byte parser: numbers to the last bit, hashes, and nothing read or written outside the arrays."""
+"""The byte parser: numbers to the last bit, hashes, and no access outside the arrays.
+
+`_murmur` is compared with scikit-learn's hash function for all lengths, which no public function allows.
+"""
 
 from __future__ import annotations
 

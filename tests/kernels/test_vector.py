@@ -1,4 +1,4 @@
-"""Vectors of sixteen numbers: half precision, which not every processor has."""
+"""Vectors of sixteen numbers: what not every processor has instructions for."""
 
 import os
 import subprocess
@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-PROGRAM = """
+HALF_PRECISION = """
 import numpy as np
 from treemax.kernels import vector
 from treemax.kernels.jit import kernel
@@ -60,13 +60,43 @@ print("compared", len(halves))
 """
 
 
+CHOSEN_LANES = """
+import numpy as np
+from treemax.kernels import vector
+from treemax.kernels.jit import kernel
+
+@kernel
+def chosen(values, bits, first, out, numbers):
+    at = np.uint64(0)
+    for i in range(bits.size):
+        vector.store_chosen(out, at, vector.load(values, np.uint64(16 * i)), bits[i])
+        vector.store_bit_numbers(numbers, at, first, bits[i])
+        at += np.uint64(vector.count_bits(bits[i]))
+    return at
+
+random = np.random.RandomState(0)
+bits = np.concatenate([[0, 1, 2**15, 2**16 - 1, 0], random.randint(0, 2**16, 1000)]).astype(np.uint32)
+values = random.randn(16 * len(bits)).astype(np.float32)
+is_set = (bits[:, None] >> np.arange(16, dtype=np.uint32)) & 1 == 1
+out, numbers = np.empty(len(values) + 16, np.float32), np.empty(len(values) + 16, np.uint32)
+n = chosen(values, bits, np.uint32(48), out, numbers)
+assert n == is_set.sum()
+assert out[:n].tobytes() == values.reshape(-1, 16)[is_set].tobytes()
+assert (numbers[:n] == 48 + np.nonzero(is_set)[1]).all()
+print("compared", len(bits))
+"""
+
+
 @pytest.mark.parametrize("processor", ["", "generic"])
-def test_half_precision_numbers_are_those_of_numpy_on_every_processor(processor, tmp_path):
-    """Without instructions for them, such as on old or virtual processors, LLVM would abort the process."""
+@pytest.mark.parametrize(
+    ("program", "printed"), [(HALF_PRECISION, "compared 63488\n"), (CHOSEN_LANES, "compared 1005\n")]
+)
+def test_results_are_those_of_numpy_on_every_processor(program, printed, processor, tmp_path):
+    """Without instructions for half precision, such as on old or virtual processors, LLVM would abort the process."""
     environment = {**os.environ, "NUMBA_CPU_NAME": processor, "NUMBA_CACHE_DIR": str(tmp_path / "cache")}
     if not processor:
         del environment["NUMBA_CPU_NAME"]
-    program = tmp_path / "program.py"
-    program.write_text(PROGRAM)
-    done = subprocess.run([sys.executable, program], env=environment, capture_output=True, text=True, check=False)
-    assert done.returncode == 0 and done.stdout == "compared 63488\n", done.stderr[-3000:]
+    path = tmp_path / "program.py"
+    path.write_text(program)
+    done = subprocess.run([sys.executable, path], env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0 and done.stdout == printed, done.stderr[-3000:]

@@ -1,4 +1,4 @@
-"""AdaGrad in plain NumPy, as the references of the online trees use it."""
+"""AdaGrad in plain NumPy, for the references of the online trees."""
 
 import numpy as np
 

@@ -1,4 +1,4 @@
-"""What the tests of online trees share: a problem, and the properties of learning from a stream."""
+"""A problem, and the properties of learning from a stream, for the tests of several online trees."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Labels over a threshold and probabilities of given labels: exactly what all probabilities say."""
+"""`predict_above` and `predict_proba_of` agree with `predict_proba`."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""The library's own battery, over every model."""
+"""The generic checks of `treemax.checks`, for every model."""
 
 import pytest
 

@@ -1,4 +1,7 @@
-"""From scores to probabilities and decisions: the maps themselves, and what models make of them."""
+"""Calibration maps and thresholds, on their own and in models.
+
+The number of forgotten rows of a stream is set, since a real stream would need millions of rows.
+"""
 
 import numpy as np
 import pytest

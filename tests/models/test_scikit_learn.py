@@ -1,4 +1,4 @@
-"""scikit-learn's own battery, over every model of the library."""
+"""scikit-learn's checks of estimators, for every model."""
 
 import pytest
 from sklearn.utils.estimator_checks import parametrize_with_checks

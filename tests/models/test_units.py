@@ -1,4 +1,4 @@
-"""Models learn as much from features in other units."""
+"""Models learn equally well from features in other units."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""Models that are trained node by node, and a problem for them: for the tests of pools, checkpoints and clusters."""
+"""Models that are trained node by node, and a problem for the tests of pools, checkpoints and clusters."""
 
 import numpy as np
 import scipy.sparse as sp

@@ -1,4 +1,4 @@
-"""Training that was lost goes on where it was, and gives the same model."""
+"""Interrupted training resumes from its checkpoint and gives the same model."""
 
 import signal
 import subprocess
@@ -179,7 +179,7 @@ def test_arrays_of_all_shapes_come_back(tmp_path):
         0: (np.ones((2, 3), np.float32), np.arange(0)),
         2: (np.full((1, 3), 7, np.float32), np.arange(1)),
     }
-    run = journal.begun("table")
+    run = journal.next_run_name("table")
     journal.write(run, {4: results[4]})
     journal.write(run, {0: results[0], 2: results[2]})
     found = dict(journal.read(run))
@@ -188,4 +188,4 @@ def test_arrays_of_all_shapes_come_back(tmp_path):
         for array, expected in zip(found[number], own, strict=True):
             assert array.dtype == expected.dtype
             np.testing.assert_array_equal(array, expected)
-    assert list(journal.read(journal.begun("table"))) == []
+    assert list(journal.read(journal.next_run_name("table"))) == []

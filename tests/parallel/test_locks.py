@@ -1,4 +1,7 @@
-"""The lock of models that learn: who may be inside with whom, who goes first, errors, Ctrl-C and forks."""
+"""The lock of online models: readers and writers, their order, errors, Ctrl-C and forks.
+
+The counters of the lock are read to wait until other threads are inside it.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Who works on the problems of nodes: the model is the same, whoever does, and in how many parts the table lies."""
+"""Executors for the problems of nodes: models do not depend on the executor or on the parts of the table.
+
+`_result` is given an error of a worker that a test cannot provoke reliably.
+"""
 
 import numpy as np
 import pytest

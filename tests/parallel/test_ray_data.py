@@ -1,4 +1,4 @@
-"""Answers added to Arrow tables: what the workers of Ray Data do, without Ray."""
+"""Predictions added to Arrow tables: what the workers of Ray Data do, without Ray."""
 
 import numpy as np
 import pyarrow as pa

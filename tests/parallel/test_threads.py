@@ -1,4 +1,4 @@
-"""Threads: how many, in which order, what an error or an interruption does, and BLAS put back as it was."""
+"""Threads: their number and order, errors and interruptions, and the restored number of threads of BLAS."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What clients get wrong or try: bad and huge bodies, slow clients, foreign pages, wrong tokens."""
+"""Invalid and malicious requests: malformed and huge bodies, slow clients, other origins, wrong tokens."""
 
 from __future__ import annotations
 

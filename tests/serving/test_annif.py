@@ -1,4 +1,4 @@
-"""What Annif's `http` backend asks is answered."""
+"""The requests of Annif's `http` backend."""
 
 from __future__ import annotations
 

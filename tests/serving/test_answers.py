@@ -1,4 +1,4 @@
-"""Answers of the service over HTTP are those of the model."""
+"""Predictions over HTTP equal those of the model."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the service learns: the model is that of one `partial_fit` for each example of the log, in order."""
+"""Learning in the service: the model equals that of one `partial_fit` per example of the log, in order."""
 
 from __future__ import annotations
 

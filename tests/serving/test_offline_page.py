@@ -1,4 +1,4 @@
-"""`treemax explore`: one file that holds the page, the tree, and examples with explanations."""
+"""`treemax explore`: one file with the page, the tree, and examples with explanations."""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""The tree as the page sees it: a node at a time, the same for every model, with the nodes of explanations."""
+"""The outline of the tree for the page: node by node, the same for all models, with the nodes of explanations.
+
+`_errors` is what `treemax serve` passes to the service.
+"""
 
 from __future__ import annotations
 
@@ -61,13 +64,13 @@ def all_nodes(model, root="root", limit=3):
     return found
 
 
-def same_words(words, others):
-    """Whether words are equal, and their weights but for the rounding: one child or all of them are multiplied at once."""
-    if words is None or others is None:
-        return words is others
-    return [word for word, _ in words] == [word for word, _ in others] and [
-        weight for _, weight in words
-    ] == pytest.approx([weight for _, weight in others], abs=2e-4)
+def same_words(one, other):
+    """Whether the words are equal, and their weights but for the rounding of sums in another order."""
+    if one is None or other is None:
+        return one is other
+    return [word for word, _ in one] == [word for word, _ in other] and np.allclose(
+        [weight for _, weight in one], [weight for _, weight in other], rtol=0, atol=2e-4
+    )
 
 
 def test_every_label_is_found_from_the_root(model):

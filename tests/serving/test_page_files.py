@@ -1,4 +1,4 @@
-"""The files of the page: no inline script or style, nothing from elsewhere, colours with enough contrast."""
+"""The files of the page: no inline scripts or styles, nothing from other hosts, and colours with enough contrast."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Several worker processes: what one learns all answer, and one that is killed is started again."""
+"""Several worker processes: all learn the same examples, and a killed worker is restarted."""
 
 from __future__ import annotations
 

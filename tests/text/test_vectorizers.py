@@ -1,4 +1,4 @@
-"""Vectorisers against slow references, and the text model as one saved piece."""
+"""Vectorisers against slow references, and text models with their vectorisers."""
 
 from __future__ import annotations
 

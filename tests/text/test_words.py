@@ -1,4 +1,7 @@
-"""Words by number: the kernel and scikit-learn's analyzers find the same, and so does tf-idf of all texts at once."""
+"""Words as numbers: the kernel and scikit-learn's analysers find the same words and give the same tf-idf.
+
+Both private word counters are compared, since `word_counter` returns only one of them.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A hierarchy of one's own, and features of labels: every form gives the same tree, and errors are for people."""
+"""Hierarchies in all supported forms give the same tree, features of labels, and error messages."""
 
 import numpy as np
 import pytest
@@ -181,8 +181,7 @@ def test_wide_nodes_are_divided_by_what_is_below():
     hierarchy says stays."""
     n = 300
     vectors = unit_rows(as_rows(sp.csr_matrix(np.eye(3)[np.arange(n) % 3] + 0.01)))
-    tree = tree_of([("left", i) for i in range(n)] + [("right", i) for i in range(n, n + 5)],
-                   LabelIndex(range(n + 5)))  # fmt: skip
+    tree = tree_of([("left", i) for i in range(n)] + [("right", i) for i in range(n, n + 5)], LabelIndex(range(n + 5)))
     padded = sp.vstack([vectors.to_scipy(), sp.csr_matrix((5, 3))], format="csr")
     fine = refine_tree(tree, as_rows(padded.astype(np.float32)), max_leaf=100)
     assert fine.n_children.max() <= 100 and fine.n_labels == n + 5

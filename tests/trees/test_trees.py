@@ -1,4 +1,4 @@
-"""The tree over the labels, its builders, and trees from clusters and from the user's own hierarchy."""
+"""The tree over the labels, its builders, and trees from clusters and from hierarchies."""
 
 import heapq
 import subprocess
@@ -488,9 +488,7 @@ def test_kmeans_is_the_same_for_any_number_of_threads():
 # --- the user's own hierarchy --------------------------------------------------------------------------
 
 NESTED = {"animal": {"cat": {}, "dog": {"puppy": {}, "hound": {}}}, "plant": {"fern": {}, "moss": {}}}
-EDGES = [
-    ("animal", "cat"), ("animal", "dog"), ("dog", "puppy"), ("dog", "hound"), ("plant", "fern"), ("plant", "moss"),
-]  # fmt: skip
+EDGES = [("animal", "cat"), ("animal", "dog"), ("dog", "puppy"), ("dog", "hound"), ("plant", "fern"), ("plant", "moss")]
 ANIMALS = ["moss", "cat", "hound", "puppy", "fern"]
 
 

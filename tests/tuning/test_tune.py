@@ -1,4 +1,4 @@
-"""The search over models and settings: what is tried, limits, Ctrl-C, going on, and the command."""
+"""The search over models and settings: candidates, limits, Ctrl-C, resuming, and the command."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ from treemax.tuning.spaces import (
     suggest,
 )
 from treemax.tuning.training import Trainer
-from treemax.tuning.watch import OutOfTime, Stopped, Watch
+from treemax.tuning.watch import SearchInterrupted, TimeLimitExceeded, Watch
 
 optuna = pytest.importorskip("optuna")
 
@@ -397,7 +397,7 @@ def test_a_training_is_ended_when_its_time_is_over():
             time.sleep(0.01)
 
     with Watch(60) as watch:
-        with pytest.raises(OutOfTime):
+        with pytest.raises(TimeLimitExceeded):
             watch.run(forever, limit=0.05)
         assert not watch.stopped
         assert watch.run(lambda: 7, limit=60) == 7  # and the next one is not
@@ -414,7 +414,7 @@ def test_an_interrupt_lost_in_a_callback_is_repeated_without_a_traceback(capfd, 
             time.sleep(0.01)
 
     monkeypatch.setattr(sys, "unraisablehook", sys.__unraisablehook__)
-    with Watch(60) as watch, pytest.raises(OutOfTime):
+    with Watch(60) as watch, pytest.raises(TimeLimitExceeded):
         watch.run(forever, limit=0.05)
     assert sys.unraisablehook is sys.__unraisablehook__ and capfd.readouterr().err == ""
 
@@ -517,7 +517,7 @@ def test_interrupt_between_trainings_is_noted_and_a_second_one_ends_all():
     with Watch(60) as watch:
         signal.raise_signal(signal.SIGINT)
         assert watch.stopped
-        with pytest.raises(Stopped):
+        with pytest.raises(SearchInterrupted):
             watch.run(lambda: None)
         with pytest.raises(KeyboardInterrupt):
             signal.raise_signal(signal.SIGINT)

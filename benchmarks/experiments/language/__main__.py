@@ -2,8 +2,8 @@
 
     python -m benchmarks.experiments.language train ngram [NAME...]     from the vectors of three words: train and keep the models
     python -m benchmarks.experiments.language table ngram               judge those that are kept, side by side
-    python -m benchmarks.experiments.language train lstm [NAME...]      from the state of an LSTM
-    python -m benchmarks.experiments.language table lstm
+    python -m benchmarks.experiments.language run ngram [NAME...]       train those that are not kept, then the table
+    python -m benchmarks.experiments.language run lstm                  from the state of an LSTM
 
 `ngram-sample` and `lstm-sample` are the same with 100,000 training rows, and stored for the documentation; `ngram-whole`
 is `ngram` without the softmax of PyTorch. Figures are stored as JSON in `results`.
@@ -103,7 +103,7 @@ def with_stored(lines: list[list[Any]], file: str, order: list[str]) -> list[lis
 
 
 def main(arguments: list[str]) -> int:
-    if len(arguments) < 2 or arguments[0] not in ("train", "table") or arguments[1] not in PROBLEMS:
+    if len(arguments) < 2 or arguments[0] not in ("train", "table", "run") or arguments[1] not in PROBLEMS:
         print(__doc__, file=sys.stderr)
         return 2
     work, name, *chosen = arguments
@@ -112,8 +112,11 @@ def main(arguments: list[str]) -> int:
         print(f"{name} has no model {unknown.pop()!r}: {'; '.join(models.models(name))}", file=sys.stderr)
         return 2
     problem = PROBLEMS[name]()
-    if work == "train":
+    if work == "run":
+        chosen = [model for model in chosen or models.models(name) if not models.path_of(name, model).exists()]
+    if work == "train" or (work == "run" and chosen):
         models.train(name, chosen, problem.train)
+    if work == "train":
         return 0
     rows = judged(problem, models.kept(name))
     keep(f"language-{name}", rows)
@@ -122,7 +125,8 @@ def main(arguments: list[str]) -> int:
     if name in PAGES:
         file, title = PAGES[name]
         lines = with_stored(lines, file, [problem.softmax_name, *models.models(name)])
-        store("softmax-tree", file, title=title, shows=SHOWS, columns=COLUMNS, rows=lines)
+        command = f"python -m benchmarks.experiments.language run {name}"
+        store("softmax-tree", file, title=title, shows=SHOWS, columns=COLUMNS, rows=lines, command=command)
     return 0
 
 

@@ -17,7 +17,7 @@ DEPTHS = (3, 5, 7)
 LEAF_CLASSES: tuple[int | None, ...] = (25, 50, 100, 200, None)  # None is every class that comes to the leaf
 ITERATIONS = 3
 WAYS: dict[str, dict[str, Any]] = {"ours": {"growth": 1.0}, "the paper's": {**PAPER, "start": "gaussian"}}
-MICROSECONDS = (0.5, 0.7, 1, 1.5, 2, 3, 5)  # on the axis
+MICROSECONDS = (0.2, 0.3, 0.5, 1, 2, 3, 5)  # on the axis
 Found = dict[str, dict[str, dict[int, Outcome]]]  # by the way of training, the classes of a leaf and the depth
 
 

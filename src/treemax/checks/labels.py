@@ -41,7 +41,7 @@ def _problems_of_labels(estimator: Any) -> list[tuple[Any, Any]]:
 
 
 def _refuses_unknown_labels(model: Any, X: Any) -> None:
-    """Assert that wrong changes of labels raise an error and change nothing."""
+    """Assert that invalid changes of labels raise an error and change nothing."""
     before = model.predict_topk(X, 3)
     some, other = model.classes_[:2].tolist()
     for change in (model.forget, lambda labels: model.merge(dict.fromkeys(labels, other)),

@@ -12,7 +12,7 @@ import numpy as np
 
 from treemax.formats import Examples
 from treemax.inputs.rows import SparseRows
-from treemax.replacing import claim
+from treemax.replacing import lock_folder
 
 
 class OtherData(ValueError):
@@ -46,7 +46,7 @@ class StreamCheckpoint:
     def _claim(self) -> None:
         """Lock the folder: two commands would overwrite and remove each other's checkpoints."""
         try:
-            release = claim(self._folder)
+            release = lock_folder(self._folder)
         except BlockingIOError:
             raise click.UsageError(
                 f"{self._folder} is in use by another treemax stream. Wait for its end, or use another folder."

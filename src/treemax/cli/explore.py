@@ -16,13 +16,13 @@ from treemax.cli.options import Reading, check_output, data_options, read_size
 @click.option(
     "--examples", default=200, show_default=True, type=click.IntRange(min=0), help="Examples of DATA in the page."
 )
-@click.option("--size", default="50MB", show_default=True, callback=read_size, help="Largest size of the page, about.")
+@click.option("--size", default="50MB", show_default=True, callback=read_size, help="Approximate size of the page.")
 @data_options
 def explore(model: str, data: str | None, output: str, examples: int, size: int, reading: Reading) -> None:
     """Write a page with the tree of MODEL, to open in a browser without a server.
 
     With DATA, the page has examples with their answers and explanations, and the nodes and labels that are confused
-    most. Half of the examples have a wrong answer, if there are as many.
+    most. Up to half of the examples have a wrong prediction.
     """
     from treemax.cli.data import checked_chunks, load_model
     from treemax.replacing import replacing

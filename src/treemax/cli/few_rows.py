@@ -39,7 +39,7 @@ def predict_few(model: str, lines: LineReader, top: int, format: str) -> bytes |
     """Return the answers as lines of JSON; None, and `lines` as they were, if the whole library is needed."""
     from treemax import light
 
-    few = lines.few_lines(FEW_ROWS)
+    few = lines.peek_lines(FEW_ROWS)
     if not few:
         return None
     try:

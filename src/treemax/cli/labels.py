@@ -18,7 +18,7 @@ from treemax.cli.options import Reading, data_options
 @click.option("--parents", metavar="FILE", help="Lines of a new label, a tab and the node or label to put it at.")
 @click.option("--hierarchy", metavar="FILE", help="The taxonomy to keep in NEW: lines of parent, tab, child, or JSON.")
 @click.option("-o", "--output", required=True, metavar="NEW", help="File of the changed model; it may be MODEL.")
-@click.option("--resume", is_flag=True, help="Keep in NEW what learning needs to continue.")
+@click.option("--resume", is_flag=True, help="Store the optimiser state in NEW, so that training can continue.")
 @data_options
 def labels(
     model: str, forget: str | None, rename: str | None, merge: str | None, add: str | None, parents: str | None,

@@ -41,10 +41,10 @@ CHOSEN = ("loss", "cost", "learning_rate", "passes", "threshold")  # settings th
     "one, unless --set tree=..., and the taxonomy of predict --backoff.",
 )
 @click.option("--label-texts", metavar="FILE",
-              help="Lines of a label, a tab and its name or description, which group the labels together with the examples, "
-              "half and half (label-tree on text).")  # fmt: skip
-@click.option("--add-unseen", is_flag=True, help="Also answer labels that are only in --label-texts.")
-@click.option("--resume", is_flag=True, help="Keep in MODEL what learning needs to continue.")
+              help="File of lines of a label, a tab and its name or description. Labels are grouped by these texts and "
+              "by the examples, with equal weight (label-tree on text).")  # fmt: skip
+@click.option("--add-unseen", is_flag=True, help="Also predict labels that occur only in --label-texts.")
+@click.option("--resume", is_flag=True, help="Store the optimiser state in MODEL, so that training can continue.")
 @click.option(
     "--cluster",
     metavar="ADDRESS",
@@ -97,7 +97,7 @@ def fit(
     _check_options(model, model_name, data, memory, scratch, places)
     is_tree = hierarchy is not None and not any(setting.startswith("tree=") for setting in settings)
     vectorizer = make_vectorizer(text, text_settings)
-    with _training_place(cluster, checkpoint):  # connects before reading the data
+    with _training_contexts(cluster, checkpoint):  # connects before reading the data
         if memory is None:
             names = LabelTexts(label_texts, add_unseen)
             model, train = _in_memory(model, jobs, vectorizer, data, hierarchy, is_tree, names, reading, output)
@@ -228,7 +228,7 @@ def _set_hierarchy(model: Any, path: str | None, is_tree: bool, examples: Any) -
 
 
 @contextmanager
-def _training_place(address: str | None, folder: str | None) -> Iterator[None]:
+def _training_contexts(address: str | None, folder: str | None) -> Iterator[None]:
     """Enter the contexts of the cluster and of the checkpoints."""
     import treemax
 

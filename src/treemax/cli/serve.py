@@ -15,32 +15,32 @@ from treemax.memory import parse_bytes
 @click.argument("models", nargs=-1, required=True, metavar="[NAME=]MODEL...")
 @click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on.")
 @click.option("--port", default=8000, show_default=True, type=click.IntRange(0, 65535), help="Port; 0 for a free one.")
-@click.option("--data", metavar="FOLDER", help="Copies of models, and what they learn; by default MODEL.serve.")
+@click.option("--data", metavar="FOLDER", help="Folder of copies of models and of examples; default MODEL.serve.")
 @click.option(
     "--token",
     envvar="TREEMAX_TOKEN",
     metavar="TOKEN",
-    help="Needed to learn and to read the log; at least 16 characters, or its hash. Also TREEMAX_TOKEN.",
+    help="Token required to learn and to read the log; at least 16 characters, or its hash. Also TREEMAX_TOKEN.",
 )
 @click.option(
     "--token-file", metavar="FILE", help="File with the hash of the token; made, with a new token, if missing."
 )
-@click.option("--private", is_flag=True, help="All requests need the token.")
+@click.option("--private", is_flag=True, help="Require the token for all requests.")
 @click.option("--allow-host", multiple=True, metavar="NAME", help="Name of this server, such as models.example.org.")
-@click.option("--max-body", default="4MB", show_default=True, metavar="SIZE", help="Largest body of a request.")
-@click.option("--max-rows", default=1000, show_default=True, type=click.IntRange(min=1), help="Rows in a request.")
+@click.option("--max-body", default="4MB", show_default=True, metavar="SIZE", help="Maximum size of a request.")
+@click.option(
+    "--max-rows", default=1000, show_default=True, type=click.IntRange(min=1), help="Maximum rows per request."
+)
 @click.option(
     "--timeout",
     default=10.0,
     show_default=True,
     type=click.FloatRange(0.1, 3600),
     metavar="SECONDS",
-    help="Time for a request to arrive, and to wait for its answer.",
+    help="Maximum time for a request to arrive, and for its response.",
 )
-@click.option(
-    "--connections", default=1000, show_default=True, type=click.IntRange(min=1), help="Connections at a time."
-)
-@click.option("--workers", default=1, show_default=True, type=click.IntRange(min=1), help="Processes that answer.")
+@click.option("--connections", default=1000, show_default=True, type=click.IntRange(min=1), help="Maximum connections.")
+@click.option("--workers", default=1, show_default=True, type=click.IntRange(min=1), help="Number of processes.")
 @click.option(
     "--learn/--no-learn", default=True, show_default=True, help="Let models that learn online learn from /learn."
 )
@@ -51,7 +51,7 @@ from treemax.memory import parse_bytes
     metavar="[NAME=]DATA",
     help="Labelled data: the page shows the error of each node.",
 )
-@click.option("--api", type=click.Choice(["annif"]), help="Also answer what clients of Annif ask.")
+@click.option("--api", type=click.Choice(["annif"]), help="Also provide another API: that of Annif.")
 def serve(
     models: tuple[str, ...], host: str, port: int, data: str | None, token: str | None, token_file: str | None,
     private: bool, allow_host: tuple[str, ...], max_body: str, max_rows: int, timeout: float, connections: int, workers: int, learn: bool, tests: tuple[str, ...],
@@ -59,8 +59,8 @@ def serve(
 ) -> None:  # fmt: skip
     """Serve MODELs over HTTP: /predict, /explain, /labels, /models and a page; /openapi.json lists all.
 
-    A MODEL has the name of its file, without the ending, unless NAME= is before it. When the file changes it is read
-    again; a file that cannot be read is not served, and the old one goes on.
+    A MODEL has the name of its file, without the extension, unless NAME= is before it. A file that changes is loaded
+    again; if that fails, the old model stays in use.
     """
     from treemax.serving.running import Settings, run
 

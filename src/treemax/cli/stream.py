@@ -139,7 +139,7 @@ class _Learner:
 
     def __init__(
         self, model: Any, jobs: int, vectorizer: Any, rows: Any, kept: StreamCheckpoint | None, options: dict[str, Any]
-    ) -> None:  # fmt: skip
+    ) -> None:
         self.model = model  # chosen by the first chunk if it is None
         self.run: Any = None
         self.ended = False  # all of DATA was learned

@@ -15,7 +15,7 @@ METRICS = ("micro-f1", "macro-f1", "instance-f1", "precision")
 @click.option("-o", "--output", required=True, callback=check_output, metavar="FILE", help="Write the model to FILE.")
 @click.option("--metric", default="macro-f1", show_default=True, type=click.Choice(METRICS), help="What to maximise.")
 @click.option("--precision", type=click.FloatRange(0, 1, min_open=True), help="The wanted precision; sets --metric.")
-@click.option("--resume", is_flag=True, help="Keep the optimiser state of an online model in FILE.")
+@click.option("--resume", is_flag=True, help="Store the optimiser state of an online model in FILE.")
 @data_options
 def thresholds(
     model: str, data: str, output: str, metric: str, precision: float | None, resume: bool, reading: Reading

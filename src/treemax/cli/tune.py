@@ -32,11 +32,11 @@ from treemax.cli.saving import finish, save_model
     type=click.FloatRange(min=0, min_open=True),
     help="Limit on the prediction time per row, in microseconds, in a batch.",
 )
-@click.option("--max-trials", type=click.IntRange(min=1), help="Settings to try at most.")
-@click.option("--resume", is_flag=True, help="Go on with the search that is kept in MODEL.study.")
+@click.option("--max-trials", type=click.IntRange(min=1), help="Maximum number of settings to try.")
+@click.option("--resume", is_flag=True, help="Resume the search that is stored in MODEL.study.")
 @click.option("--seed", default=0, show_default=True, type=click.IntRange(min=0), help="Seed of the search.")
 @click.option("--jobs", default=1, show_default=True, help="Threads; -1 for all cores.")
-@click.option("--json", "as_json", is_flag=True, help="Print all that was tried as JSON.")
+@click.option("--json", "as_json", is_flag=True, help="Print all trials as JSON.")
 @data_options
 def tune(
     data: str, output: str, minutes: float, metric: str | None, models: str | None, max_mb: float | None,

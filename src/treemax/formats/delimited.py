@@ -70,12 +70,12 @@ class _Records:
             try:
                 record = next(self._reader, None)
             except csv.Error as error:
-                self._give_back(_explained(error))
+                self._reread_rest(_explained(error))
                 continue
             self.first_line = self._taken[0][0] if self._taken else self.first_line
             if self._ended and self._taken:
                 self._ended = False
-                self._give_back("a quoted field is not closed before the end of the file")
+                self._reread_rest("a quoted field is not closed before the end of the file")
             elif record is None or record:
                 return record
 
@@ -84,7 +84,7 @@ class _Records:
         """Whether the next record needs more of the file, which may not have arrived yet."""
         return not self._lines
 
-    def _give_back(self, what: str) -> None:
+    def _reread_rest(self, what: str) -> None:
         """Report the first line of the current record; what follows it is read again, as records of their own."""
         self.first_line = self._taken[0][0]
         self.bad.report(self.first_line, f"{what}, got {quoted(self._taken[0][1])}")

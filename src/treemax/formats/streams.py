@@ -109,7 +109,7 @@ class LineReader:
         """Return the first block without consuming it; it has the first line, unless that is very long."""
         return bytes(memoryview(self._buffer)[self._start : self._stop])
 
-    def few_lines(self, most: int) -> list[bytes] | None:
+    def peek_lines(self, most: int) -> list[bytes] | None:
         """Return all lines without consuming them; None if there are more than `most`, or more than a block of a file."""
         with contextlib.suppress(FormatError):  # it is raised again after the lines before it are read
             while self.live and not self._ended and self._buffer.count(b"\n", self._start, self._stop) <= most:

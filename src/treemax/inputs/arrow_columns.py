@@ -221,7 +221,7 @@ def _values_beside(
 
 def _sorted_rows(
     indptr: NDArray[np.int64], indices: NDArray[np.int64], values: NDArray[np.float32], width: int, errors: RowErrors
-) -> SparseRows:  # fmt: skip
+) -> SparseRows:
     """Sort the indices of each row and sum the values of duplicates."""
     steps = np.diff(indices, prepend=-1)
     steps[indptr[:-1][np.diff(indptr) > 0]] = 1

@@ -30,7 +30,7 @@ def multiclass_probabilities(scores, is_first, leading, best, n_next, next_share
 
 
 @kernel
-def highest_behind(leading, best, n_next, next_share, sharpness):
+def factors_after_next(leading, best, n_next, next_share, sharpness):
     """Return for every row the factor of the scores after the next labels, and the upper bound of their probability."""
     gains, highest = np.empty(len(leading)), np.empty(len(leading))
     for i in range(len(leading)):

@@ -46,7 +46,7 @@ def n_entries(word):
 
 
 @bare_inline_kernel
-def most_entries(bits):
+def table_capacity(bits):
     """Return the capacity of a table: a single bucket may be full, several must keep free entries."""
     return np.uint64(FULL) << bits if bits else _LANES
 
@@ -135,7 +135,7 @@ def _new_entry(scorers, feature, wanted):
     entry = _entry(scorers.buckets, scorers.tables[feature], wanted)
     if entry == NOWHERE:
         word = scorers.tables[feature]
-        if word == 0 or n_entries(word) == most_entries(word & SIZE_BITS):
+        if word == 0 or n_entries(word) == table_capacity(word & SIZE_BITS):
             _larger(scorers, feature)
         entry = _put(scorers.buckets, scorers.tables[feature], wanted)
         scorers.tables[feature] += _ONE << _ENTRIES

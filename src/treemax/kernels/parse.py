@@ -289,9 +289,8 @@ def _skip_query(block, at):
 
 @inline_kernel
 def _features(
-    block, at, comments, first_index, index_limit, indices, values, n_values,
-    known_at, known, deferred, counts,
-):  # fmt: skip
+    block, at, comments, first_index, index_limit, indices, values, n_values, known_at, known, deferred, counts
+):
     """Parse the features of a line.
 
     Returns the new number of values, the end, the error, the position of the feature in error, and whether the
@@ -444,9 +443,7 @@ def _ends_token(character):
 
 
 @inline_kernel
-def _named_features(
-    block, at, mask, indices, values, n_values, known_at, known, deferred, counts
-):  # fmt: skip
+def _named_features(block, at, mask, indices, values, n_values, known_at, known, deferred, counts):
     """Parse a Vowpal Wabbit line after its first bar; returns the same as `_features`."""
     seed, scale, nameless = np.uint64(0), 1.0, np.uint64(0)
     while block[at] != _NEWLINE:

@@ -19,9 +19,9 @@ from treemax.kernels.feature_tables import (
     MIX,
     SIZE_BITS,
     SparseScorers,
-    most_entries,
     n_entries,
     sparse_step,
+    table_capacity,
     weight_of,
 )
 from treemax.kernels.intrinsics import minimum
@@ -108,7 +108,7 @@ def _bias_step(scorers, owner, gradient, rate, initial):
 
 
 @inline_kernel
-def home(keys, key):
+def first_slot(keys, key):
     """Return the first slot to probe for a key in a table whose size is a power of two."""
     return (key * MIX) >> np.uint64(24) & np.uint64(keys.size - 1)
 
@@ -116,7 +116,7 @@ def home(keys, key):
 @inline_kernel
 def slot(keys, key):
     """Return the slot of a key, or the free slot for it."""
-    mask, at = np.uint64(keys.size - 1), home(keys, key)
+    mask, at = np.uint64(keys.size - 1), first_slot(keys, key)
     while keys[at] != key and keys[at] != EMPTY:
         at = (at + np.uint64(1)) & mask
     return at
@@ -160,8 +160,8 @@ def _overload_buckets_needed(scorers, x, n_owners):
         for feature in x[0]:
             word = scorers.tables[feature]
             entries, bits = n_entries(word) + np.uint64(n_owners), word & SIZE_BITS
-            if word == 0 or entries > most_entries(bits):
-                while entries > most_entries(bits):
+            if word == 0 or entries > table_capacity(bits):
+                while entries > table_capacity(bits):
                     bits += np.uint64(1)
                 needed += np.int64(2) << np.int64(bits)  # including all smaller sizes
         return needed
@@ -262,7 +262,7 @@ def _overload_scores(scorers, group, width, x, out):
             out[c] = scorers.bias[group * width + c]
         n, wide = np.uint64(indices.size), np.uint64(width)
         for p in range(n):  # the slots are far apart: prefetch all of them first
-            at = home(scorers.keys, pair(group, indices[p]))
+            at = first_slot(scorers.keys, pair(group, indices[p]))
             vector.prefetch(scorers.keys, at)
             vector.prefetch(scorers.cells, at * wide * np.uint64(2))
         for p in range(n):

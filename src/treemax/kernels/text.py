@@ -253,8 +253,8 @@ def _find_word(text, start, stop, hashed, slots, hashes, starts, arena):
 
 @kernel
 def count_words(
-    text, offsets, is_word, grow, slots, hashes, starts, arena, n_words, found, spare, bits, indptr, indices, counts,
-):  # fmt: skip
+    text, offsets, is_word, grow, slots, hashes, starts, arena, n_words, found, spare, bits, indptr, indices, counts
+):
     """Count the words of two characters or more of every text; the word numbers of a text are sorted and distinct.
 
     `is_word` is true for the code points of word characters. Word j is the bytes starts[j] to starts[j + 1] of

@@ -404,6 +404,60 @@ def lowest_bit(typing_context, bits):
 
 
 @intrinsic
+def count_bits(typing_context, bits):
+    """Return the number of set bits."""
+
+    def generate(context, builder, signature, arguments):
+        return builder.ctpop(arguments[0])
+
+    return types.uint32(types.uint32), generate
+
+
+def _compressed(builder, lanes, bits):
+    """Return the lanes whose bits are set, one after the other; the lanes after them are undefined."""
+    mask = builder.bitcast(builder.trunc(bits, _BITS), ir.VectorType(ir.IntType(1), WIDTH))
+    kind = "f32" if lanes.type == _FLOATS else "i32"
+    function_type = ir.FunctionType(lanes.type, [lanes.type, mask.type, lanes.type])
+    name = f"llvm.experimental.vector.compress.v{WIDTH}{kind}"
+    function = cgutils.get_or_insert_function(builder.module, function_type, name)
+    return builder.call(function, [lanes, mask, ir.Constant(lanes.type, ir.Undefined)])
+
+
+@intrinsic
+def store_chosen(typing_context, array, start, value, bits):
+    """Store the lanes whose bits are set from array[start] on, one after the other. What follows them, up to
+    array[start + 16], is overwritten."""
+    if not (_is_floats(array) and isinstance(start, types.Integer) and value == vector_type):
+        return None
+
+    def generate(context, builder, signature, arguments):
+        place = _place(context, builder, signature, arguments[:2])
+        builder.store(_compressed(builder, arguments[2], arguments[3]), place, align=4)
+        return context.get_dummy_value()
+
+    return types.void(array, types.uint64, vector_type, types.uint32), generate
+
+
+@intrinsic
+def store_bit_numbers(typing_context, array, start, first, bits):
+    """Store `first` plus the number of every set bit, in ascending order, from array[start] on, a uint32 array. What
+    follows them, up to array[start + 16], is overwritten."""
+    if not (isinstance(array, types.Array) and array.dtype == types.uint32 and array.layout == "C"):
+        return None
+
+    def generate(context, builder, signature, arguments):
+        made = context.make_array(signature.args[0])(context, builder, arguments[0])
+        place = builder.bitcast(builder.gep(made.data, [arguments[1]]), _WORDS.as_pointer())
+        base = builder.insert_element(ir.Constant(_WORDS, ir.Undefined), arguments[2], ir.Constant(ir.IntType(32), 0))
+        base = builder.shuffle_vector(base, ir.Constant(_WORDS, ir.Undefined), _filled(_WORDS, 0))
+        numbers = builder.add(base, ir.Constant(_WORDS, list(range(WIDTH))))
+        builder.store(_compressed(builder, numbers, arguments[3]), place, align=4)
+        return context.get_dummy_value()
+
+    return types.void(array, types.uint64, types.uint32, types.uint32), generate
+
+
+@intrinsic
 def any_differs(typing_context, a, b):
     """Return whether any lane of `a` differs from that of `b`."""
 

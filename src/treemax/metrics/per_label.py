@@ -78,9 +78,7 @@ class LabelTallies:
         """Return counts by label id: true, and at the first and the last k predicted and correct."""
         first, last = min(self._band_of), max(self._band_of)
         predicted, correct = self._at(first)
-        return {
-            "examples": self._true, "predicted": predicted, "correct": correct, "found": self._at(last)[1],
-        }  # fmt: skip
+        return {"examples": self._true, "predicted": predicted, "correct": correct, "found": self._at(last)[1]}
 
     def most_frequent(self) -> int:
         """Return the number of rows of the most frequent true label: the hits of the best constant predictor."""

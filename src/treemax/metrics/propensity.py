@@ -71,7 +71,7 @@ class PropensityWeights:
         """Return whether each label has training examples."""
         return self._counts[self._known(ids)] > 0
 
-    def heaviest_first(self, row: NDArray[np.int64], ids: NDArray[np.int64]) -> NDArray[np.float64]:
+    def sorted_weights(self, row: NDArray[np.int64], ids: NDArray[np.int64]) -> NDArray[np.float64]:
         """Return the weights of `ids`, largest first within each row (`row` is sorted)."""
         # Row and rank in one integer: sorting these is much faster than sorting by two keys.
         keys = row * len(self._rank) + self._rank[self._known(ids)]
@@ -82,7 +82,9 @@ class PropensityWeights:
         return np.minimum(ids, len(self._weights) - 1)
 
 
-def gained(found: NDArray[np.bool_], top_ids: NDArray[np.int64], weights: PropensityWeights) -> NDArray[np.float64]:
+def hit_weights(
+    found: NDArray[np.bool_], top_ids: NDArray[np.int64], weights: PropensityWeights
+) -> NDArray[np.float64]:
     """Return the weight of each hit, 0 for a miss."""
     return np.where(found, weights[top_ids], 0.0)
 
@@ -91,7 +93,7 @@ def attainable(targets: Targets, k: int, weights: PropensityWeights) -> NDArray[
     """Return the gains of the ideal ranking: the k largest weights of each row's true labels, padded with zeros."""
     counts = true_counts(targets)
     row = np.repeat(np.arange(len(targets)), counts)
-    worth = weights.heaviest_first(row, true_ids(targets))
+    worth = weights.sorted_weights(row, true_ids(targets))
     place = np.arange(len(worth)) - np.repeat(np.cumsum(counts) - counts, counts)
     kept = place < k
     best = np.zeros((len(targets), k))

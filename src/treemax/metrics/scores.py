@@ -16,7 +16,7 @@ from treemax.metrics.propensity import (
     DEFAULT_B,
     PropensityWeights,
     attainable,
-    gained,
+    hit_weights,
     row_weighted_ndcg,
     row_weighted_precision,
 )
@@ -114,7 +114,7 @@ class Scores:
         self, weights: PropensityWeights, targets: Targets, ranking: NDArray[np.int64], found: NDArray[np.bool_]
     ) -> None:
         counts = true_counts(targets)
-        gains = {"": gained(found, ranking, weights), "best ": attainable(targets, self.ks[-1], weights)}
+        gains = {"": hit_weights(found, ranking, weights), "best ": attainable(targets, self.ks[-1], weights)}
         for k in self.ks:
             for whose, gain in gains.items():
                 self._add(f"{whose}PSP@{k}", row_weighted_precision(gain, k))

@@ -90,7 +90,7 @@ def choose(
         before = _mean(kind, positive, correct, predicted, len(ids))
         kernels.ascend(
             ids, probabilities, random.permutation(order), int(k), kind, positive, correct, predicted, chosen
-        )  # fmt: skip
+        )
         if _mean(kind, positive, correct, predicted, len(ids)) < before + TOLERANCE:
             break
     return chosen

@@ -25,7 +25,7 @@ from treemax.numpy_only.calibration import (
 
 PRIOR = 0.5  # strength of the prior on the identity map, in nats
 PRIOR_ROWS = 30  # strength of the prior on the threshold, in rows
-MAX_F1_LOSS = 0.03  # that is accepted so that every row gets a label
+MAX_F1_LOSS = 0.03  # maximum loss of F1 to give every row a label
 MAX_TRUNCATED = 0.1  # share of rows that may have more labels above the threshold than were ranked
 SHARPNESS = np.geomspace(MIN_SHARPNESS, MAX_SHARPNESS, 33)  # grid of `sharpness`
 MIN_RANKED, MAX_RANKED = 20, 200  # labels of a row on which a threshold is chosen
@@ -53,8 +53,8 @@ class Calibration(StoredCalibration):
         out = np.empty(scores.shape, dtype=np.float32)
         dense = np.ascontiguousarray
         kernels.multiclass_probabilities(
-            dense(scores), dense(is_first), dense(leading), best, FIRST_LABELS, self.next_share, self.sharpness, out,
-        )  # fmt: skip
+            dense(scores), dense(is_first), dense(leading), best, FIRST_LABELS, self.next_share, self.sharpness, out
+        )
         return out
 
     def lowest_score_after_leading(self, leading: NDArray[np.float32], probability: float) -> float:
@@ -63,7 +63,7 @@ class Calibration(StoredCalibration):
             return probability  # only the probability of the first label can exceed its score
         leading = np.ascontiguousarray(leading)
         best = self.probabilities(leading[:, 0])
-        gains, highest = kernels.highest_behind(leading, best, FIRST_LABELS, self.next_share, self.sharpness)
+        gains, highest = kernels.factors_after_next(leading, best, FIRST_LABELS, self.next_share, self.sharpness)
         gains = gains[highest >= probability * (1 - 1e-5)]
         return probability / max(1.0, float(gains.max())) * (1 - 1e-5) if len(gains) else 2.0
 

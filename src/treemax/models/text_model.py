@@ -231,9 +231,7 @@ class TextModel(TextInput, ClassifierMixin, BaseEstimator):
     @available_if(_estimator_has("predict_proba"))
     def predict_for_utility(self, texts: Any, k: int = 5, utility: str = "macro-f1", **options: Any) -> Any:
         """Predict the k labels of each text that maximise an expected utility; see the same method of the estimator."""
-        return self._consistently(
-            lambda: self.estimator.predict_for_utility(self._rows(texts), k, utility, **options)
-        )  # fmt: skip
+        return self._consistently(lambda: self.estimator.predict_for_utility(self._rows(texts), k, utility, **options))
 
     def make_label_weights(self, **options: Any) -> Any:
         """Return weights of all labels for `predict_topk`; see `make_label_weights` of the estimator."""

@@ -50,7 +50,7 @@ class _Saved:
         if hasattr(transformer, "partial_fit") and self.arrays:
             transformer.n_samples_seen_ = whole_number("n_samples_seen", header["n_samples_seen"], most=MOST_COUNTED)
         for name, dimensions in self.arrays.items():
-            if name.rstrip("_") in arrays or not _may_lack(transformer, name):
+            if name.rstrip("_") in arrays or not _may_be_absent(transformer, name):
                 array = arrays[name.rstrip("_")]
                 setattr(transformer, name, _checked(name, array, dimensions, transformer.n_features_in_))
             elif isinstance(transformer, StandardScaler):
@@ -59,7 +59,7 @@ class _Saved:
         return transformer
 
 
-def _may_lack(transformer: Any, name: str) -> bool:
+def _may_be_absent(transformer: Any, name: str) -> bool:
     """Return whether a fitted transformer with these parameters may have no such array."""
     if isinstance(transformer, StandardScaler):
         return not (transformer.with_mean if name == "mean_" else transformer.with_std)

@@ -121,7 +121,7 @@ class Journal:
     def __post_init__(self) -> None:
         self.folder.mkdir(parents=True, exist_ok=True)
 
-    def begun(self, digest: str) -> str:
+    def next_run_name(self, digest: str) -> str:
         """Return the name of the next run, whose table and problems have this digest."""
         self.next_run += 1
         return f"{self.next_run - 1:05d}-{digest}"
@@ -185,7 +185,7 @@ class _CheckpointExecutor:
             yield from self.executor.run(work, common, problems)
             return
         fields = [np.asarray(field) for problem in problems for field in problem]
-        run, done = self.journal.begun(_digest(self.table, fields)), set()
+        run, done = self.journal.next_run_name(_digest(self.table, fields)), set()
         for number, results in self.journal.read(run):
             done.add(number)
             yield number, results

@@ -98,7 +98,7 @@ class ModelLock:
         me = get_ident()
         if self._writer == me:
             return work(*args, **options)
-        self._let_waiting_enter()
+        self._wait_for_earlier_threads()
         try:
             self._waiting.add(me)
             with self._turn:
@@ -133,7 +133,7 @@ class ModelLock:
         finally:
             self._waiting.discard(me)
 
-    def _let_waiting_enter(self) -> None:
+    def _wait_for_earlier_threads(self) -> None:
         """Wait until the threads that were waiting when the last write ended have entered."""
         if self._waiting:
             early = self._waiting - {get_ident()}

@@ -70,7 +70,7 @@ class Table:
 
 def gathered(
     parts: Sequence[Table | None], starts: NDArray[np.int64], chosen: NDArray[Any], scratch: list[NDArray[np.uint32]]
-) -> Table:  # fmt: skip
+) -> Table:
     """Gather the chosen rows of a table in parts, in order; parts without such rows may be None."""
     part_of = np.searchsorted(starts, chosen, side="right") - 1
     places = [np.flatnonzero(part_of == number) for number in range(len(parts))]

@@ -294,11 +294,9 @@ class Application:
             X = joined([inputs], served.n_features)
             found = served.model.explain(X, label, options.k)
             found = found if isinstance(found, list) else [found]
-            return as_json({
-                "model": served.name,
-                "version": served.version,
-                "explanations": [each.to_dict() for each in found],
-            })  # fmt: skip
+            return as_json(
+                {"model": served.name, "version": served.version, "explanations": [each.to_dict() for each in found]}
+            )
 
         return Reply(await self._in_thread(explained))
 
@@ -410,7 +408,7 @@ class Application:
 
         def undone() -> bytes:
             numbers = slot.undo(n)
-            restored = slot.leads and slot.wait_for_generation(self.limits.seconds)
+            restored = slot.is_learner and slot.wait_for_generation(self.limits.seconds)
             return as_json({"undone": len(numbers), "sequences": numbers[-MOST_LISTED:], "restored": restored})
 
         return Reply(await self._in_thread(undone))

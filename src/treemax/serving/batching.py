@@ -16,7 +16,7 @@ from treemax.serving.served_model import ServedModel
 MOST_ROWS = 512  # predicted in one call
 LARGE = 64  # rows of a request from which it has a queue of its own, so that small ones do not wait for it
 WAIT_SECONDS = 0.001  # seconds to wait for more requests after a larger batch
-LEAST_SEARCHED = 0.01  # threshold below which the best labels are filtered: all labels of all rows would be too many
+LEAST_SEARCHED = 0.01  # below this threshold only the best labels are searched, since all labels would be too many
 
 Answers = tuple[list[list[Any]], list[list[float]]]
 Encode = Callable[[ServedModel, str, list[list[Any]], list[list[float]]], bytes]

@@ -184,7 +184,7 @@ class ExampleLog:
         found: int = self._connection().execute("SELECT COALESCE(MAX(generation), 0) FROM changes").fetchone()[0]
         return found
 
-    def to_learn(self, after: int, limit: int, generation: int) -> list[Example] | None:
+    def next_examples(self, after: int, limit: int, generation: int) -> list[Example] | None:
         """Return the next examples that were not undone; None if there was a change after this generation."""
         connection = self._connection()
         connection.execute("BEGIN")  # one state of the log for both statements

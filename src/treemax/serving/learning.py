@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import treemax
-from treemax.replacing import claim
+from treemax.replacing import lock_folder
 from treemax.serving.example_log import Change, Example, ExampleLog, Outcome
 from treemax.serving.log_writer import LogWriter
 from treemax.serving.model_files import LoadedFile, WatchedModel, copy_of, load_copy, remove_copies
@@ -93,17 +93,17 @@ class LearningModel(WatchedModel):
         self._generation = 0
         self._unchanged: ServedModel | None = self.served  # as loaded: it has learned nothing
         self.served.warm_up_learning()
-        self._take_lead()
-        while self.leads and self._generation == 0:
+        self._become_learner()
+        while self.is_learner and self._generation == 0:
             with contextlib.suppress(_NotLearned):
                 self._restore()
-        if not self.leads:
-            self._follow()
+        if not self.is_learner:
+            self._load_newest_snapshot()
         self._thread = threading.Thread(target=self._run, name="treemax-learner", daemon=True)
         self._thread.start()
 
     @property
-    def leads(self) -> bool:
+    def is_learner(self) -> bool:
         """Whether this process learns."""
         return self._release is not None
 
@@ -112,23 +112,23 @@ class LearningModel(WatchedModel):
         """The error that /health reports."""
         return self.error or self._learning_error or self.writer.error
 
-    def _take_lead(self) -> None:
+    def _become_learner(self) -> None:
         with contextlib.suppress(BlockingIOError):
-            self._release = claim(self.folder)
+            self._release = lock_folder(self.folder)
 
     # --- the learner ----------------------------------------------------------------------------------------
 
     def _run(self) -> None:
         while not self._stop.is_set():
             try:
-                if self.leads:
+                if self.is_learner:
                     self._learn_and_wait()
                 else:
-                    self._take_lead()
-                    if self.leads:
+                    self._become_learner()
+                    if self.is_learner:
                         self._restore()
                     else:
-                        self._follow()
+                        self._load_newest_snapshot()
                         self._stop.wait(1.0)
             except _NotLearned:
                 self._generation = 0
@@ -140,7 +140,11 @@ class LearningModel(WatchedModel):
 
     def _learn_and_wait(self) -> None:
         self._wake.clear()
-        found = None if self._generation == 0 else self.examples.to_learn(self.learned_until, AT_ONCE, self._generation)
+        found = (
+            None
+            if self._generation == 0
+            else self.examples.next_examples(self.learned_until, AT_ONCE, self._generation)
+        )
         if found is None:
             self._restore()
             return
@@ -158,7 +162,7 @@ class LearningModel(WatchedModel):
         self._last_snapshot = served.sequence
         self._snapshot_at, self._snapshot_took = time.monotonic(), 0.0
         scored = self.examples.last_outcome()
-        while found := self.examples.to_learn(served.sequence, AT_ONCE, generation):
+        while found := self.examples.next_examples(served.sequence, AT_ONCE, generation):
             self._learn(served, found, scored)
             if self._stop.is_set():
                 return
@@ -235,7 +239,7 @@ class LearningModel(WatchedModel):
 
     # --- other workers --------------------------------------------------------------------------------------
 
-    def _follow(self) -> None:
+    def _load_newest_snapshot(self) -> None:
         """Serve the newest snapshot of the learning process."""
         changes = self.examples.changes()
         newest = next(iter(valid_snapshots(self.folder, changes)), None)
@@ -252,7 +256,7 @@ class LearningModel(WatchedModel):
         """Return the number of the last example, once all are on disk, and whether they were learned too."""
         last = await self.writer.append(examples)
         self._wake.set()
-        if not wait or not self.leads:
+        if not wait or not self.is_learner:
             return last, self.learned_until >= last
         learned = self._when_learned(last)
         with contextlib.suppress(asyncio.TimeoutError):
@@ -308,7 +312,7 @@ class LearningModel(WatchedModel):
         self._stop.set()
         self._wake.set()
         self._thread.join()
-        if self.leads and self._generation and self.learned_until > self._last_snapshot:
+        if self.is_learner and self._generation and self.learned_until > self._last_snapshot:
             self._write_snapshot()
         self.writer.close()
         self.examples.close()

@@ -66,9 +66,9 @@ class Metrics:
             ("logged", "Examples in the log."),
             ("learned", "Number of the last example that was learned."),
         ):
-            self._add(out, f"examples_{name}", "gauge", what, [
-                ({"model": model}, log[name]) for model, log in logs.items()
-            ])  # fmt: skip
+            self._add(
+                out, f"examples_{name}", "gauge", what, [({"model": model}, log[name]) for model, log in logs.items()]
+            )
         return "\n".join(out) + "\n"
 
     def _add(self, out: list[str], name: str, kind: str, what: str, values: list[tuple[dict[str, Any], float]]) -> None:

@@ -58,7 +58,7 @@ def offline_page(
         "errors": report.errors(), "report": report.summary(),
     }  # fmt: skip
     pieces["about"] = _packed(about)
-    return Offline(_html(name, pieces), left_out)
+    return Offline(_html(pieces), left_out)
 
 
 def node_errors(model: Any, examples: Iterable[Examples]) -> dict[str, list[int]]:
@@ -83,7 +83,7 @@ def _packed(content: Any) -> str:
     return base64.b64encode(gzip.compress(text.encode("utf-8", "surrogatepass"), 6, mtime=0)).decode()
 
 
-def _html(name: str, pieces: dict[str, str]) -> bytes:
+def _html(pieces: dict[str, str]) -> bytes:
     """Put style, script and pieces into the page."""
     html, style, script = ((PAGE / file).read_text(encoding="utf-8") for file in ("index.html", "page.css", "page.js"))
     data = "\n".join(f'<script type="text/plain" id="piece-{key}">{value}</script>' for key, value in pieces.items())

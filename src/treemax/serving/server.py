@@ -67,7 +67,7 @@ def _protocol(seconds: float) -> Any:
 
         def connection_made(self, transport: Any) -> None:
             super().connection_made(transport)
-            self._timer = self.loop.call_later(seconds, self._give_up)
+            self._timer = self.loop.call_later(seconds, self._close_slow_connection)
 
         def data_received(self, data: bytes) -> None:
             in_head = not self._in_message or self._head_bytes > 0
@@ -76,7 +76,7 @@ def _protocol(seconds: float) -> Any:
                 self._stop_timer()
                 return
             if self._timer is None:
-                self._timer = self.loop.call_later(seconds, self._give_up)
+                self._timer = self.loop.call_later(seconds, self._close_slow_connection)
             if in_head and self._head_bytes > 0:
                 self._head_bytes += len(data)
                 if self._head_bytes > MOST_HEAD_BYTES and not self.transport.is_closing():
@@ -114,7 +114,7 @@ def _protocol(seconds: float) -> Any:
                 self._timer.cancel()
                 self._timer = None
 
-        def _give_up(self) -> None:
+        def _close_slow_connection(self) -> None:
             self._timer = None
             if not self.transport.is_closing():
                 if self._in_message:

@@ -134,7 +134,7 @@ class _Tree(_NotLinear):
         return self.tree.below(node, 0)[1] if self.tree.n_children[node] else 1
 
     def labels(self, node: int, most: int) -> tuple[Ids, None]:
-        """The most frequent labels, by best-first search: the largest count below every node is known."""
+        """Return the most frequent labels, by best-first search: the largest count below every node is known."""
         if self.tree.n_children[node] == 0:
             return self.tree.label[node : node + 1], None
         largest = self._sums().largest
@@ -252,7 +252,7 @@ class _OnlineTreeView:
         return int(found[1][node])
 
     def _sums(self) -> NDArray[np.int64]:
-        """The rows below every node."""
+        """Return the rows below every node."""
         trained, n = self.trained, self.trained.n_nodes
         sums, leaves = np.zeros(n, dtype=np.int64), np.flatnonzero(trained.nodes.label[:n] >= 0)
         rows = self.model.label_counts_[trained.nodes.label[leaves]]
@@ -307,7 +307,7 @@ class _SoftmaxTreeView:
         return [self._node(int(c)) for c in self.trained.structure.children[node]]
 
     def _classes(self, node: int) -> Ids:
-        """The labels of all leaves below a node, with repetitions."""
+        """Return the labels of all leaves below a node, with repetitions."""
         codes, leaves = np.array([self._code(node)]), [np.zeros(0, dtype=np.int64)]
         while len(codes):
             leaves.append(-1 - codes[codes < 0])
@@ -424,7 +424,7 @@ class _PaperTreeView:
         return round(float(self.nodes.total[node]))
 
     def leaves(self, label: int) -> list[int]:
-        """The deepest nodes that have the label as a candidate: a row may end above a leaf."""
+        """Return the deepest nodes that have the label as a candidate: a row may end above a leaf."""
         node, place = np.nonzero(self.nodes.labels[: self.trained.n_nodes] == label)
         nodes = set(node[place < self.nodes.n_candidates[node]].tolist())
         ends = [node for node in nodes if not nodes.intersection(self.children(node))]

@@ -163,7 +163,7 @@ def _checked_counts(counts: Any, n_classes: int) -> Tensor | None:
 
 
 def _order(structure: str, counts: Tensor | None, shape: TreeShape, seed: int) -> Tensor:
-    """The initial order of the classes in the tree, direct ones first."""
+    """Return the initial order of the classes in the tree, direct ones first."""
     if structure not in STRUCTURES:
         names = ", ".join(STRUCTURES)
         raise ValueError(

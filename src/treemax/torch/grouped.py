@@ -419,7 +419,7 @@ def _root_products(hidden: Tensor, layer: Layer, saved: SavedForBackward, grad_o
 
 @lru_cache(maxsize=256)
 def _program(name: str, grid: tuple[int, ...], kind: Any, constants: tuple[tuple[str, Any], ...]) -> Program:
-    """A program, cached by the types and alignment of its arguments."""
+    """Return a program, cached by the types and alignment of its arguments."""
     return Program(name, grid, **dict(constants))
 
 

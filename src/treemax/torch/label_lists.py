@@ -9,7 +9,7 @@ from torch import Tensor
 
 
 def label_lists(target: Any, rows: torch.Size, n_labels: int, ignore_index: int) -> Tensor:
-    """The labels of each row as a matrix of indices, filled up with `ignore_index`; at least one column.
+    """Return the labels of each row as a matrix of indices, filled up with `ignore_index`; at least one column.
 
     `target` is such a tensor of shape (*rows, most labels), a pair of indices and offsets as `nn.EmbeddingBag` has
     them, or a multi-hot tensor of shape (*rows, n_labels): bool or floating point, dense or sparse.

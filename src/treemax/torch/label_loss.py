@@ -35,7 +35,7 @@ class Pairs(NamedTuple):
 def forward(
     hidden: Tensor, target: Tensor, layer: Layer, ignore_index: int, reduction: str
 ) -> tuple[Tensor, SavedForBackward]:
-    """The binary cross-entropy of each row, and the tensors for the backward pass: there, outputs are errors.
+    """Return the binary cross-entropy of each row, and the tensors for the backward pass: there, outputs are errors.
 
     `target` has the labels of each row, filled up with `ignore_index`. A label may be repeated.
     """
@@ -80,7 +80,7 @@ def _backend(hidden: Tensor, layer: Layer) -> Any:
 
 
 def _pairs(place: Tensor, layer: Layer) -> list[Pairs]:
-    """The pairs of row and node of each level.
+    """Return the pairs of row and node of each level.
 
     `place` has the places of each row's labels; that of a direct label, or of none, is the number of places.
     """

@@ -131,7 +131,7 @@ def _nonempty_nodes(starts: Tensor) -> list[tuple[int, int, int]]:
 
 
 def binary_at_root(logits: Tensor, children: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-    """The binary cross-entropy of each row at the root, and its gradient by the logits; overwrites the logits.
+    """Return the binary cross-entropy of each row at the root, and its gradient by the logits; overwrites the logits.
 
     `children` are the positive children of each row, -1 for none.
     """

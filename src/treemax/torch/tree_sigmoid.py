@@ -84,7 +84,7 @@ class TreeSigmoid(TreeLayer):
         self.n_labels = n_labels
 
     def forward(self, hidden: Tensor, target: Any) -> Tensor:
-        """The loss: its mean over the rows, its sum or one number per row (`reduction`).
+        """Return the loss: its mean over the rows, its sum or one number per row (`reduction`).
 
         `hidden` has the shape (..., in_features). `target` has the labels of each row: indices of shape (..., m), filled
         up with `ignore_index`; or a pair (indices, offsets), two vectors as for `nn.EmbeddingBag`; or a multi-hot
@@ -116,7 +116,7 @@ class TreeSigmoid(TreeLayer):
 
     @torch.no_grad()
     def predict(self, hidden: Tensor, threshold: float = 0.5) -> Tensor:
-        """The labels whose probability is at least `threshold`, most probable first, of shape (..., m).
+        """Return the labels whose probability is at least `threshold`, most probable first, of shape (..., m).
 
         Exact: nodes below the threshold have no such labels. Rows are filled up with `ignore_index`, as in targets.
         """

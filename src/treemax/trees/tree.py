@@ -88,7 +88,7 @@ class Tree:
         return nodes[::-1]
 
     def below(self, node: int, most: int | None = None) -> tuple[NDArray[np.int64], int]:
-        """Return the labels below a node, `most` of them at most, and their number; visits no other nodes."""
+        """Return at most `most` of the labels below a node, and the number of all; only these nodes are visited."""
         first, stop, n_labels, found = node, node + 1, 0, [self.label[:0]]
         while first < stop:  # the descendants on a level are contiguous
             n_labels += stop - first - int(self._inner_before[stop] - self._inner_before[first])

@@ -19,7 +19,7 @@ from treemax.tuning.result import ABOVE_LIMITS, DONE, INTERRUPTED, TOO_SLOW, Rec
 from treemax.tuning.spaces import Setting, applicable, common_changes, distance, neighbour
 from treemax.tuning.study import Study, load_optuna
 from treemax.tuning.training import Trainer
-from treemax.tuning.watch import OutOfTime, Stopped, Watch
+from treemax.tuning.watch import SearchInterrupted, TimeLimitExceeded, Watch
 
 REFIT = 1.2  # safety factor of the expected time of training on all rows
 MOST_OF_BUDGET = 0.25  # maximum fraction of the budget for one training, once there is a model
@@ -138,9 +138,7 @@ def tune(
         data = TuningData(X, y, random_state, sample_weight)
         names = applicable(models, data.rows, data.multi_label)
         goal = chosen or default_metric(data.multi_label)
-        facts = {
-            "data": data.fingerprint(), "metric": str(goal), "models": names, "random state": random_state,
-        }  # fmt: skip
+        facts = {"data": data.fingerprint(), "metric": str(goal), "models": names, "random state": random_state}
         kept = Study(study, facts, names, data.texts is not None, random_state)
         index, counts = data.index()
         objective = Objective(goal, index, counts, data.n_rows)
@@ -170,7 +168,7 @@ class Search:
     def run(self, max_trials: int | None) -> None:
         """Try settings until the time, the trials or the settings are exhausted, or Ctrl-C."""
         self._trials_left = float("inf") if max_trials is None else max_trials
-        with suppress(Stopped):
+        with suppress(SearchInterrupted):
             self._try_defaults()
             self._try_common_changes()
             self._try_proposals()
@@ -189,7 +187,7 @@ class Search:
             if (candidate.record.value or 0.0) < FAR_BEHIND * best:
                 self._close(candidate, "far behind")
             else:
-                self._climb(candidate, 1, stop_early=False)
+                self._train_on_larger_samples(candidate, 1, stop_early=False)
 
     def _try_common_changes(self) -> None:
         """Try changes that often help on the models with the best defaults, fastest first."""
@@ -225,7 +223,7 @@ class Search:
         if candidate is None:
             return False
         first = self._first_sample(candidate, CHEAP_CHANGE if common_change else CHEAP)
-        self._climb(candidate, first, stop_early=not common_change)
+        self._train_on_larger_samples(candidate, first, stop_early=not common_change)
         return True
 
     def _begin(self, setting: Setting | None) -> Candidate | None:
@@ -254,7 +252,7 @@ class Search:
 
     # --- one setting ------------------------------------------------------------------------------------
 
-    def _climb(self, candidate: Candidate, first: int, stop_early: bool) -> None:
+    def _train_on_larger_samples(self, candidate: Candidate, first: int, stop_early: bool) -> None:
         """Train on increasing samples while the candidate is competitive and there is time."""
         for sample in range(first, len(self.data.sizes)):
             size = self.data.sizes[sample]
@@ -271,7 +269,7 @@ class Search:
 
     def _compile(self, setting: Setting) -> None:
         """Train on a few rows, so that compilation does not count as training time."""
-        with suppress(OutOfTime, ValueError, MemoryError):
+        with suppress(TimeLimitExceeded, ValueError, MemoryError):
             rows = min(WARM_UP_ROWS, self.data.n_train)
             self.watch.run(lambda: self.trainer.fitted(setting, rows), self.watch.remaining)
 
@@ -280,7 +278,7 @@ class Search:
         size, record = self.data.sizes[sample], candidate.record
         try:
             fitted = self.watch.run(lambda: self.trainer.fitted(record.setting, size), self._time_for(size))
-        except OutOfTime:
+        except TimeLimitExceeded:
             self._close(candidate, TOO_SLOW)
             return
         except Exception as error:  # an error of one setting must not end the search
@@ -289,7 +287,7 @@ class Search:
         candidate.runs.append((size, fitted.seconds))
         record.rows, record.seconds, record.value = size, fitted.seconds, fitted.value
         record.mb, record.us = fitted.mb, fitted.us
-        behind = self.study.falls_behind(candidate.trial, fitted.value, sample)
+        behind = self.study.is_below_best_third(candidate.trial, fitted.value, sample)
         candidate.excess = self._excess(record)
         if candidate.excess > 0:
             self._close(candidate, ABOVE_LIMITS)
@@ -382,7 +380,7 @@ class Search:
         found = None
         if best and (self.kept is None or not interrupted):
             self.watch.stopped = False  # another Ctrl-C ends this too
-            with suppress(Stopped):
+            with suppress(SearchInterrupted):
                 found = self._refitted(best if interrupted else self._confirmed(best))
             interrupted = interrupted or self.watch.stopped
         refitted = found is not None
@@ -409,7 +407,7 @@ class Search:
         last_training = REFIT * slowest * self.data.n_rows / self.data.n_train
         end = self.watch.elapsed + min(FINAL_OF_BUDGET * self.watch.seconds, self.watch.remaining - last_training)
         values: list[list[float]] = []
-        with suppress(OutOfTime, ValueError, MemoryError):  # then use the folds so far
+        with suppress(TimeLimitExceeded, ValueError, MemoryError):  # then use the folds so far
             for fold in range(1, FOLDS + 1) if len(finalists) > 1 else ():
                 if self.watch.elapsed + REFIT * sum(record.seconds for record in finalists) > end:
                     break

@@ -54,7 +54,7 @@ class Study:
             trial = self._study.ask()
             return trial, suggest(trial, self._models, self._texts)
 
-    def falls_behind(self, trial: Any, value: float, sample: int) -> bool:
+    def is_below_best_third(self, trial: Any, value: float, sample: int) -> bool:
         """Return whether a value is not among the best third on this sample (0 is the smallest sample)."""
         with self._quiet():
             trial.report(value, sample)

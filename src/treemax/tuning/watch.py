@@ -17,11 +17,11 @@ Answer = TypeVar("Answer")
 AGAIN = 1.0  # seconds after which a trial is interrupted again if it ignored the first
 
 
-class OutOfTime(Exception):
+class TimeLimitExceeded(Exception):
     """A trial exceeded its time limit."""
 
 
-class Stopped(BaseException):
+class SearchInterrupted(BaseException):
     """Ctrl-C ends the search. Like `KeyboardInterrupt`, not an `Exception`."""
 
 
@@ -65,9 +65,9 @@ class Watch:
         return self.seconds - self.elapsed
 
     def run(self, work: Callable[[], Answer], limit: float | None = None) -> Answer:
-        """Return the result of `work`; raises `OutOfTime` after `limit` seconds, and `Stopped` after Ctrl-C."""
+        """Return the result of `work`; raise `TimeLimitExceeded` after `limit` seconds, `SearchInterrupted` after Ctrl-C."""
         if self.stopped:
-            raise Stopped
+            raise SearchInterrupted
         done = threading.Event()
         self._over_time = False
         if limit is not None and self._in_main:
@@ -79,9 +79,9 @@ class Watch:
         except KeyboardInterrupt:
             self._working = False
             if self._over_time:
-                raise OutOfTime from None
+                raise TimeLimitExceeded from None
             self.stopped = True
-            raise Stopped from None
+            raise SearchInterrupted from None
         finally:
             self._working = False
             with self._lock:

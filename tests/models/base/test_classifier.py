@@ -1,4 +1,4 @@
-"""The forms of X and y through an estimator, streams that grow, refusals that change nothing, interruptions."""
+"""The forms of X and y through an estimator, growing streams, rejected input that changes nothing, interruptions."""
 
 from __future__ import annotations
 

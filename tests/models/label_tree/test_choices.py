@@ -33,8 +33,7 @@ def chosen(n_right, weights=None):
 
 @pytest.mark.parametrize("place", range(len(TEMPERATURES)))
 def test_the_temperature_with_the_most_right_answers_is_chosen(place):
-    n_right = [50] * len(TEMPERATURES)
-    n_right[place] = 60
+    n_right = [60 - 5 * abs(place - other) for other in range(len(TEMPERATURES))]
     assert chosen(n_right) == TEMPERATURES[place]
 
 
@@ -45,8 +44,8 @@ def test_equal_answers_give_the_usual_temperature():
 def test_rows_count_by_their_weights():
     weights = np.ones(100, np.float32)
     weights[50:60] = 1e-3
-    assert chosen([60, 50, 50, 50]) == TEMPERATURES[0]
-    assert chosen([60, 50, 50, 50], weights) == USUAL_TEMPERATURE
+    assert chosen([60, 55, 50, 50]) == TEMPERATURES[0]
+    assert chosen([60, 55, 50, 50], weights) == USUAL_TEMPERATURE
 
 
 @pytest.mark.parametrize(("temperature", "expected"), [("auto", TEMPERATURES), (1.3, (1.3,))])

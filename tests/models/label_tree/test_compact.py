@@ -1,4 +1,4 @@
-"""Eight-bit weights: the same answers before and after the file, a bound on what rounding does, and small files."""
+"""Eight-bit weights: equal predictions before and after saving, a bound on the rounding error, and small files."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,7 @@
-"""LabelTree as its users see it: it learns, it says how sure it is, and threads change nothing."""
+"""LabelTree through its public methods: accuracy, calibration and threads.
+
+Scores before calibration are compared by private methods.
+"""
 
 import math
 from collections import Counter

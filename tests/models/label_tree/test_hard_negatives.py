@@ -1,4 +1,4 @@
-"""Hard negatives: rows that the upper nodes of a label tree take for those of a wrong node."""
+"""Hard negatives: rows that the upper nodes of a label tree assign to a wrong node."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The classifiers of siblings, trained together, against scikit-learn's; vectors of sixteen against NumPy."""
+"""The jointly trained classifiers of siblings against scikit-learn's, and vector instructions against NumPy."""
 
 import numpy as np
 import pytest

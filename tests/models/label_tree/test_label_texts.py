@@ -1,4 +1,4 @@
-"""Labels grouped by their texts and their examples, and labels answered from their texts alone."""
+"""Labels grouped by their texts and their examples, and labels predicted from their texts alone."""
 
 import numpy as np
 import pytest

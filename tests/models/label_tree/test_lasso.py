@@ -1,4 +1,4 @@
-"""The L1 solver of a node: LIBLINEAR's solution, lane by lane, and models that are small because of it."""
+"""The L1 solver of a node against LIBLINEAR, lane by lane, and the size of the models."""
 
 import warnings
 

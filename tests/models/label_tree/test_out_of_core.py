@@ -1,4 +1,7 @@
-"""Training from disk: the same model as in memory, little memory, and no traces."""
+"""Training from disk: the same model as in memory, bounded memory, and no temporary files left.
+
+`LargeNode._visited` is slowed down so that a signal arrives during training.
+"""
 
 from __future__ import annotations
 

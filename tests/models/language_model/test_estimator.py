@@ -1,4 +1,7 @@
-"""TreeLanguageModel: steps against NumPy and finite differences, answers against plain sums, trees, words and errors."""
+"""TreeLanguageModel: steps against NumPy and finite differences, predictions against plain sums, trees and errors.
+
+Single training steps and their inputs are private: `_learn`, `_contexts`, `_word_vectors`.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""LearnedTree: steps against NumPy, assignment against its rule, trees that stay well-formed, and answers."""
+"""LearnedTree: steps against NumPy, assignments against the rule of the paper, valid trees, and predictions.
+
+Single training steps (`_learn`), statistics and scores before calibration are private.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +37,7 @@ seeds = st.integers(0, 2**32 - 1)
 
 def small_training(
     arity=3, n_labels=7, dimension=5, optimizer="sgd", rate=0.1, seed=0, n_rows=12, lists=None, room=False, **options
-):  # fmt: skip
+):
     """A training on a few random rows whose parameters are all random, so that no gradient is zero."""
     random = np.random.RandomState(seed)
     rows = as_rows(sp.csr_matrix(random.normal(size=(n_rows, 6)) * (random.uniform(size=(n_rows, 6)) < 0.6)))

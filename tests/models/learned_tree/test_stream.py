@@ -1,4 +1,7 @@
-"""LearnedTree on streams: growth, statistics and assignments against NumPy, and learning that goes on bit for bit."""
+"""LearnedTree on streams: growth, statistics and assignments against NumPy, and resumed learning bit for bit.
+
+`_learn_block` is replaced to record the state after every block.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""LOMTree: against a slow reference, while it grows, splits and swaps, and from a file."""
+"""LOMTree against a slow reference: growth, splits, swaps, and saving."""
 
 import numpy as np
 import pytest

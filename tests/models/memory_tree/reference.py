@@ -1,4 +1,4 @@
-"""The contextual memory tree, plain: lists and dictionaries, in double precision."""
+"""Reference implementation of the contextual memory tree: lists and dictionaries, in double precision."""
 
 import numpy as np
 

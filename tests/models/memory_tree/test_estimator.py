@@ -1,4 +1,4 @@
-"""ContextualMemoryTree: against a slow reference, while it grows, in a stream and from a file."""
+"""ContextualMemoryTree against a slow reference: growth, streams, and saving."""
 
 import threading
 

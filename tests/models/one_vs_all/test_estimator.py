@@ -1,4 +1,4 @@
-"""OneVsAll: what the battery does not ask of every estimator."""
+"""OneVsAll: what the generic checks do not cover."""
 
 import warnings
 

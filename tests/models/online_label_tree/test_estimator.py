@@ -1,5 +1,7 @@
-"""OnlineLabelTree: streams, stops and starts, threads, odd rows. What the trees themselves are is in
-test_training.py."""
+"""OnlineLabelTree: streams, interruptions, threads, unusual rows; the trees themselves are in test_training.py.
+
+Private methods give scores before calibration, the stored arrays, and the blocks at which a stream is interrupted.
+"""
 
 import copy
 import pickle

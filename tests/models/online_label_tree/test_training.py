@@ -1,4 +1,7 @@
-"""The tree that grows while it learns: its structure, and what its classifiers are (kernels and learning)."""
+"""The growth of the tree in training: its structure, and its classifiers against a slow reference.
+
+The arrays of a tree are read and written by private methods, to compare classifiers and to build damaged trees.
+"""
 
 import os
 import subprocess

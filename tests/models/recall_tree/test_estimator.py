@@ -1,4 +1,7 @@
-"""RecallTree: against a slow reference, while it grows, and with threads."""
+"""RecallTree against a slow reference: growth, threads, and saving.
+
+`_restored_candidates` is called with sizes for which a model file would be too large.
+"""
 
 import subprocess
 import sys

@@ -1,4 +1,4 @@
-"""RecallTree(algorithm="paper"): against a slow reference, its bound, its switches, and while it grows."""
+"""RecallTree(algorithm="paper") against a slow reference: its bound, its options, and growth."""
 
 import math
 

@@ -1,4 +1,7 @@
-"""SoftmaxTree: the objective never rises, pruning changes no answer, and answers are those of the trained tree."""
+"""SoftmaxTree: the objective never increases, pruning changes no prediction, and saving.
+
+`_prepared` gives rows as the solvers take them, `_progress_text` the text of the progress bar.
+"""
 
 import itertools
 import math

@@ -1,4 +1,4 @@
-"""Answers of dense softmax trees beside slow ones from the same weights: leaves of any width, rows of any length."""
+"""Predictions of dense softmax trees against slow ones from the same weights, for leaves and rows of any size."""
 
 from __future__ import annotations
 

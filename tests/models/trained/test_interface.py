@@ -1,4 +1,7 @@
-"""Every trained model answers the calls of `TrainedModel`, under the same names."""
+"""Every trained model has the methods of `TrainedModel`, and they agree.
+
+The search options that estimators pass to these are private.
+"""
 
 from __future__ import annotations
 

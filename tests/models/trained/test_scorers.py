@@ -1,4 +1,4 @@
-"""Scorers in half precision: close to the weights that learned, and never behind them."""
+"""Scorers in half precision are close to the trained weights, and up to date."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""Scorers for sparse rows: against dictionaries, while their tables grow, and to a file and back."""
+"""Scorers for sparse rows: against dictionaries, while their tables grow, and saved."""
 
 import math
 
@@ -155,9 +155,7 @@ def test_damaged_files_are_refused():
     restored_sparse(**stored, **own)
     twice = stored["owners"].copy()
     twice[: stored["entries"][0]] = 5
-    for name, array in (
-        ("owners", twice), ("owners", stored["owners"] + 100), ("entries", stored["entries"] + 1),
-    ):  # fmt: skip
+    for name, array in (("owners", twice), ("owners", stored["owners"] + 100), ("entries", stored["entries"] + 1)):
         with pytest.raises(ValueError):
             restored_sparse(**{**stored, name: array}, **own)
 

@@ -1,4 +1,4 @@
-"""Values that overflow: what is computed without them, and weights that are no numbers."""
+"""Values that overflow: computations without them, and weights that are not finite."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""Scaling of dense rows, and passes in which some rows are learned late."""
+"""Scaling of dense rows, and passes in which held-out rows are trained on late."""
 
 import numpy as np
 import pytest

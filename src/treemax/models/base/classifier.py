@@ -37,7 +37,7 @@ from treemax.parallel.progress import progress_bar
 
 Self = TypeVar("Self", bound="LabelClassifier")
 
-OFTEN_WITHOUT_LABELS = 0.05  # above this share of unlabelled training rows, predictions may be empty
+OFTEN_WITHOUT_LABELS = 0.05  # with a larger share of unlabelled training rows, predictions may be empty
 
 
 class TrainingInterrupted(KeyboardInterrupt):

@@ -109,7 +109,7 @@ def _with_labels(step: Step, labels: list[Any]) -> Step:
     """Return `replace(step, labels=labels)`, in a third of the time."""
     return Step(
         step.node, step.child, step.branch, step.probability, step.logit, step.terms, step.added, labels, step.n_labels
-    )  # fmt: skip
+    )
 
 
 def _frequent(counts: NDArray[np.int64], step: Step, hidden: NDArray[np.int64]) -> NDArray[np.int64]:

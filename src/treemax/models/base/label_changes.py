@@ -105,7 +105,7 @@ class LabelChanges:
         return np.minimum(np.add.reduceat(probabilities, starts, axis=1), np.float32(1.0))
 
     def united_counts(self, counts: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return the counts of labels with those of their parts added."""
+        """Return the counts of labels, plus those of the labels merged into them."""
         counts = counts.copy()
         for part, head in self.merged.items():
             counts[head] += counts[part]
@@ -115,9 +115,7 @@ class LabelChanges:
         """Return the changes for a model that has the `kept` labels only."""
         number = np.cumsum(kept) - 1
         merged = {int(number[part]): int(number[head]) for part, head in self.merged.items()}
-        return replace(
-            self, forgotten=frozenset(), merged=merged, n_columns=self.n_columns or n_columns, _weights={}
-        )  # fmt: skip
+        return replace(self, forgotten=frozenset(), merged=merged, n_columns=self.n_columns or n_columns, _weights={})
 
     def described(self) -> dict[str, Any]:
         """Return the log for `describe`; nothing without changes."""
@@ -312,7 +310,7 @@ class ChangeableLabels(SharedEstimator):
         named.pop(None, None)
         return {**changed, "class_weight": named}
 
-    def _bring_back(self, ids: Ids) -> None:
+    def _restore_relearned(self, ids: Ids) -> None:
         """Answer labels again that were learned after they had been forgotten."""
         again = self._changes.forgotten & set(ids.tolist())
         if again:
@@ -351,9 +349,7 @@ class ChangeableLabels(SharedEstimator):
         if n_others:
             ids, probabilities = self._weighted_top(rows, n_others, others)
         heads = np.broadcast_to(changes.heads, (len(rows), len(changes.heads)))
-        return best_weighted(
-            np.hstack([ids, heads]), np.hstack([probabilities, self._of_merged(rows)]), values, k
-        )  # fmt: skip
+        return best_weighted(np.hstack([ids, heads]), np.hstack([probabilities, self._of_merged(rows)]), values, k)
 
     def _of_merged(self, rows: Rows) -> Floats:
         """Probabilities of the labels that others were merged into, in columns."""
@@ -382,9 +378,7 @@ class ChangeableLabels(SharedEstimator):
         if changes.merged and np.isin(ids, changes.heads).any():
             merged, place = self._of_merged(rows), np.searchsorted(changes.heads, ids)
             place = np.minimum(place, len(changes.heads) - 1)
-            answer = np.where(
-                changes.heads[place] == ids, np.take_along_axis(merged, place, axis=1), answer
-            )  # fmt: skip
+            answer = np.where(changes.heads[place] == ids, np.take_along_axis(merged, place, axis=1), answer)
         return answer
 
     def _changed_of_all(self, probabilities: Floats) -> Floats:

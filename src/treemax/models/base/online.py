@@ -159,7 +159,7 @@ class OnlineLabelClassifier(LabelClassifier):
             learned_again = learner.__dict__.pop("_learned_again", None)
             super()._update_from(learner, before)
         if learned_again is not None:
-            self._bring_back(learned_again)
+            self._restore_relearned(learned_again)
         if not more and self.__sklearn_is_fitted__():
             self._update_calibration()
         return more

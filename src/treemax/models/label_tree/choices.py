@@ -15,7 +15,6 @@ from numpy.typing import NDArray
 
 from treemax.inputs.labels import ALL_ONE, Targets
 from treemax.inputs.rows import SparseRows, read_only
-from treemax.kernels import sparse_rows
 from treemax.models.calibration import Calibration, calibration_from_top_k, labels_to_rank, mean_precision
 from treemax.models.label_tree import kernels
 from treemax.models.label_tree.model import LabelTreeModel
@@ -96,11 +95,10 @@ def try_costs(table: Table, rows: NDArray[np.uint32], common: Common, problem: C
     rows, seed, n = read_only(rows), common.seed + problem.node, len(rows)
     siblings, solvers = siblings_of(problem), [kernels.Solver(loss, cost, SMALL) for cost in costs]
     with table.scratch() as scratch:
-        order, indptr, indices, features = kernels.local_problem(source.arrays, rows, seed, scratch)
-    local = sparse_rows.Rows(indptr, indices, np.empty(len(indices), np.float32))
-    inverse, length = np.empty((len(costs), n), np.float32), np.float32(common.length)
+        order, local, features = kernels.local_problem(source.arrays, rows, np.float32(common.length), seed, scratch)
+    inverse = np.empty((len(costs), n), np.float32)
     for solver, own in zip(solvers, inverse):
-        kernels.write_local_values(source.arrays, rows, order, length, siblings, solver, local.values, own)
+        kernels.write_inverse(local, order, siblings, solver, own)
     positive = kernels.positive_bits(order, siblings).reshape(-1, n)
     held = kernels.held_places(read_only(problem.rows), order, HELD_SHARE)
     last_pass = PASSES * (len(costs) + 1)
@@ -209,13 +207,21 @@ def choose_temperature(
 
     A high temperature reduces the effect of errors at upper nodes, a low one that of errors at the nodes above labels.
     """
+    found: dict[int, float] = {}
 
-    def score(temperature: float) -> float:
+    def score(at: int) -> float:
+        temperature = TEMPERATURES[at]
         ids, _ = model.at_temperature(temperature).top_k(rows, min(5, model.n_labels), beam, threads)
-        found = len(rows) * mean_precision(ids, targets, model.n_labels)
-        return found - TEMPERATURE_PRIOR * math.log2(temperature / USUAL_TEMPERATURE) ** 2
+        precision = len(rows) * mean_precision(ids, targets, model.n_labels)
+        return precision - TEMPERATURE_PRIOR * math.log2(temperature / USUAL_TEMPERATURE) ** 2
 
-    return max(TEMPERATURES, key=score)
+    best = TEMPERATURES.index(USUAL_TEMPERATURE)
+    while True:  # until both neighbours are worse
+        near = [at for at in (best - 1, best, best + 1) if 0 <= at < len(TEMPERATURES)]
+        found.update({at: score(at) for at in near if at not in found})
+        if max(near, key=found.__getitem__) == best:
+            return TEMPERATURES[best]
+        best = max(near, key=found.__getitem__)
 
 
 def calibrate(

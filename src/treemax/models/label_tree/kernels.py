@@ -34,6 +34,7 @@ _WIDTH = np.uint64(vector.WIDTH)
 _RESTS = 3  # passes until a row that hardly changed is visited again
 _DONE = np.float32(0.02)  # training ends when at most this share of the rows still changes
 _AHEAD = np.uint64(4)  # prefetch distance in rows
+_FEATURES_AT_ONCE = 1 << 12  # between growths of an array of weights
 _FITS = 1 << 17  # weights that fit in the nearest caches, where prefetching does not pay
 
 
@@ -95,8 +96,10 @@ class Block(NamedTuple):
 
 
 @bare_kernel
-def _local_rows(source, rows, order, local_of, local_indptr, local_indices, features):
-    """Number the features of these rows 0, 1, 2, ... by first appearance in `order`; `local_of` is zero before and after."""
+def _write_local(source, rows, order, length, local_of, local_rows, features):
+    """Write the rows in local order, and their features, numbered 0, 1, 2, ... by first appearance; return how many
+    there are. `local_of` is zero before and after."""
+    local_indptr, local_indices, local_values = local_rows
     n_local = np.uint32(0)
     at = 0
     for i in range(rows.size):
@@ -108,6 +111,7 @@ def _local_rows(source, rows, order, local_of, local_indptr, local_indices, feat
                 n_local += np.uint32(1)
                 local_of[f] = n_local
             local_indices[at] = local_of[f] - np.uint32(1)
+            local_values[at] = source.values[p] / length
             at += 1
         local_indptr[i + 1] = at
     for j in range(n_local):
@@ -308,29 +312,24 @@ def shuffled(n, random):
 
 
 @kernel
-def local_problem(source, rows, seed, local_of):
-    """The rows in their local order, by local features: the order, starts and features of rows, and the features."""
+def local_problem(source, rows, length, seed, local_of):
+    """Return an order of the rows, the rows in this order, by local features and divided by `length`, and the features."""
     n, nnz = rows.size, 0
     for i in range(n):
         nnz += source.indptr[rows[i] + 1] - source.indptr[rows[i]]
-    local_indptr, local_indices = zeros(n + 1, np.int64), empty(nnz, np.uint32)
+    local = Rows(zeros(n + 1, np.int64), empty(nnz, np.uint32), empty(nnz, np.float32))
     features, order = empty(minimum(nnz, local_of.size), np.uint32), shuffled(n, np.uint64(seed))
-    n_local = _local_rows(source, rows, order, local_of, local_indptr, local_indices, features)
-    return order, local_indptr, local_indices, features[: np.int64(n_local)]
+    n_local = _write_local(source, rows, order, length, local_of, local, features)
+    return order, local, features[: np.int64(n_local)]
 
 
 @bare_kernel
-def write_local_values(source, rows, order, length, siblings, solver, local_values, inverse):
-    """The values of the rows in their local order, over `length`, and the `inverse` of a block."""
-    at = 0
-    for i in range(rows.size):
-        row = rows[order[i]]
+def write_inverse(local, order, siblings, solver, inverse):
+    """Write the `inverse` of a block, for rows in local order."""
+    for i in range(order.size):
         squares = np.float32(1.0)
-        for p in range(source.indptr[row], source.indptr[row + 1]):
-            value = source.values[p] / length
-            local_values[at] = value
-            squares += value * value
-            at += 1
+        for p in range(local.indptr[i], local.indptr[i + 1]):
+            squares += local.values[p] * local.values[p]
         inverse[i] = _inverse(squares, order[i], siblings, solver)
 
 
@@ -380,7 +379,7 @@ def _step_length(squares, loss, cost):
 
 @bare_kernel
 def look_over(rows, places, order, length, siblings, solver, inverse, first_at):
-    """For a part of the rows, with their places in the local order: write `inverse` as `write_local_values` does, and the
+    """For a part of the rows, with their places in the local order: write `inverse` as `write_inverse` does, and the
     first place of every feature."""
     for i in range(places.size):
         squares = np.float32(1.0)
@@ -480,10 +479,10 @@ def train_siblings(source, rows, numbers, siblings, solver, plan, statistics, ea
     every entry, and the biases; then the same as trained without the held-out rows, only for the features marked in
     `early_features`.
     """
-    order, local_indptr, local_indices, features = local_problem(source, rows, plan.seed, local_of)
+    order, local, features = local_problem(source, rows, plan.length, plan.seed, local_of)
     n, n_local, n_children = rows.size, features.size, siblings.n_children
-    local, inverse = (Rows(local_indptr, local_indices, empty(local_indices.size, np.float32)), empty(n, np.float32))
-    write_local_values(source, rows, order, plan.length, siblings, solver, local.values, inverse)
+    inverse = empty(n, np.float32)
+    write_inverse(local, order, siblings, solver, inverse)
     costs = empty_costs(n, siblings)
     positive = positive_bits(order, siblings)
     held = held_places(numbers, order, plan.held_share)
@@ -518,8 +517,8 @@ def train_siblings(source, rows, numbers, siblings, solver, plan, statistics, ea
         kept, n_kept = keep_large(weights, plan.least, valid, everything, masks[own], kept, n_kept)
         copy_into(biases[16 * b :], weights[n_local * 16 :], in_block)
     calibrate(order[held], siblings, held_scores, statistics)
-    late = merged(features, masks, kept[:n_kept], blocks)
-    early = merged(features, early_masks, early_kept[:n_early], blocks)
+    late = merged(features, masks, kept, n_kept, blocks)
+    early = merged(features, early_masks, early_kept, n_early, blocks)
     return late[0], late[1], late[2], late[3], biases, early[0], early[1], early[2], early[3], early_biases
 
 
@@ -541,92 +540,74 @@ def start_resting(positive, held, join_at, small, resting):
 
 @kernel
 def keep_large(weights, least, valid, wanted, masks, kept, n_kept):
-    """Append the weights of a block that are large enough, of wanted features; the masks are their siblings."""
-    total = n_kept + _mark_large(weights, least, valid, wanted, masks)
-    if total > kept.size:
-        larger = empty(maximum(total, 2 * kept.size), np.float32)
-        copy_into(larger, kept, n_kept)
-        kept = larger
-    _append_marked(weights, masks, kept, n_kept)
-    return kept, total
+    """Append the weights of a block that are large enough, of wanted features, to `kept`, whose last sixteen places stay
+    unused; write the masks of their siblings. Returns `kept`, which may be a longer copy, and the number of its weights."""
+    for first in range(0, masks.size, _FEATURES_AT_ONCE):
+        last = minimum(first + _FEATURES_AT_ONCE, masks.size)
+        most = n_kept + 16 * (last - first + 1)
+        if most > kept.size:
+            larger = empty(maximum(most, 2 * kept.size), np.float32)
+            copy_into(larger, kept, n_kept)
+            kept = larger
+        n_kept = _append_large(weights, least, valid, wanted, first, last, masks, kept, n_kept)
+    return kept, n_kept
 
 
 @bare_kernel
-def _mark_large(weights, least, valid, wanted, masks):
-    """Write the masks of `keep_large`; return the number of weights."""
-    bound, zero, n = vector.splat(least), vector.splat(np.float32(0.0)), 0
-    for j in range(masks.size):
-        masks[j] = 0
+def _append_large(weights, least, valid, wanted, first, last, masks, kept, n_kept):
+    """The same as `keep_large` for some of the features, with enough room in `kept`."""
+    bound, zero = vector.splat(least), vector.splat(np.float32(0.0))
+    n = np.uint64(n_kept)
+    for j in range(first, last):
+        mask = np.uint32(0)
         if wanted[j]:
             w = vector.load(weights, np.uint64(j) * _WIDTH)
             size = vector.maximum(w, vector.subtract(zero, w))
-            masks[j] = np.uint32(~vector.bits_above(bound, size) & valid)
-            n += _count_bits(masks[j])
-    return n
-
-
-@bare_kernel
-def _append_marked(weights, masks, kept, n_kept):
-    for j in range(masks.size):
-        mask = masks[j]
-        while mask:
-            kept[n_kept] = weights[np.uint64(j) * _WIDTH + np.uint64(vector.lowest_bit(mask))]
-            n_kept += 1
-            mask &= mask - np.uint32(1)
-
-
-@bare_inline_kernel
-def _count_bits(mask):
-    n = 0
-    while mask:
-        mask &= mask - np.uint32(1)
-        n += 1
-    return n
+            mask = np.uint32(~vector.bits_above(bound, size) & valid)
+            vector.store_chosen(kept, n, w, mask)
+            n += np.uint64(vector.count_bits(mask))
+        masks[j] = mask
+    return np.int64(n)
 
 
 @kernel
-def merged(features, masks, kept, blocks):
-    """Return the entries of all blocks, by feature."""
+def merged(features, masks, kept, n_kept, blocks):
+    """Return the entries of all blocks, by feature, from the masks and weights of `keep_large`."""
     place = zeros(blocks, np.int64)
-    n_features = _find_places(masks, features.size, place)
-    kept_features, starts = empty(n_features, np.uint32), zeros(n_features + 1, np.int64)
-    children, weights = empty(kept.size, np.uint32), empty(kept.size, np.float32)
-    _merge(features, masks, kept, place, kept_features, starts, children, weights)
-    return kept_features, starts, children, weights
+    _find_places(masks, features.size, place)
+    kept_features, starts = empty(features.size, np.uint32), zeros(features.size + 1, np.int64)
+    children, weights = empty(n_kept + 16, np.uint32), empty(n_kept + 16, np.float32)
+    n_features = _merge(features, masks, kept, place, kept_features, starts, children, weights)
+    return kept_features[:n_features], starts[: n_features + 1], children[:n_kept], weights[:n_kept]
 
 
 @bare_kernel
 def _find_places(masks, n_local, place):
-    """Write the first of the kept weights of each block; return the number of features that have any."""
-    n_features = 0
-    for j in range(n_local):
-        any_child = np.uint32(0)
-        for b in range(place.size):
-            any_child |= masks[b * n_local + j]
-        n_features += any_child != 0
+    """Write the first of the kept weights of each block."""
     for b in range(1, place.size):
-        place[b] = place[b - 1]
+        n = np.int64(0)
         for j in range((b - 1) * n_local, b * n_local):
-            place[b] += _count_bits(masks[j])
-    return n_features
+            n += np.int64(vector.count_bits(masks[j]))
+        place[b] = place[b - 1] + n
 
 
 @bare_kernel
 def _merge(features, masks, kept, place, kept_features, starts, children, weights):
-    """Write the entries of all blocks, by feature; `place` is used up."""
+    """Write the entries of all blocks, by feature, and return the number of features that have any; `place` is used up."""
     n_local = features.size
-    at, k = 0, 0
+    at, k = np.uint64(0), 0
     for j in range(n_local):
         before = at
         for b in range(place.size):
             mask = masks[b * n_local + j]
-            while mask:
-                children[at] = np.uint32(16 * b) + vector.lowest_bit(mask)
-                weights[at] = kept[place[b]]
-                place[b] += 1
-                at += 1
-                mask &= mask - np.uint32(1)
+            if mask:
+                n, own = np.uint64(vector.count_bits(mask)), np.uint64(place[b])
+                vector.store_bit_numbers(children, at, np.uint32(16 * b), mask)
+                vector.store(weights, at, vector.load(kept, own))
+                place[b] = np.int64(own + n)
+                at += n
         if at > before:
             kept_features[k] = features[j]
             k += 1
             starts[k] = at
+    return k

@@ -205,6 +205,6 @@ class _KeptWeights:
 
     def merged(self) -> NodeWeights:
         features, starts, children, weights = kernels.merged(
-            self.features, self.masks, self.kept[: self.n_kept], self.blocks
+            self.features, self.masks, self.kept, self.n_kept, self.blocks
         )
         return NodeWeights(features, starts, children, weights, self.biases)

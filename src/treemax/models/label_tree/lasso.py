@@ -39,7 +39,7 @@ def train_l1(
 
 def _kept(
     features: NDArray[np.uint32], weights: NDArray[np.float32], least: np.float32, wanted: NDArray[np.bool_] | np.bool_
-) -> tuple[NDArray[Any], ...]:  # fmt: skip
+) -> tuple[NDArray[Any], ...]:
     """Return features, starts, children and weights of the entries that are large enough and wanted, and the biases."""
     weights, biases = weights[:-1], weights[-1].copy()
     kept = (np.abs(weights) >= least) & (weights != 0) & wanted

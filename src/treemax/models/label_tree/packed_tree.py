@@ -53,7 +53,7 @@ class PackedNode(NamedTuple):
         packed = cls(np.empty(size, dtype=np.uint64), np.empty(n_entries, dtype=np.uint32), part.biases)
         kernels.fill_table(
             part.features, part.starts, part.children, part.weights, n_children, packed.slots, packed.entries, 0
-        )  # fmt: skip
+        )
         return packed
 
 

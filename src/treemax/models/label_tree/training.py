@@ -70,7 +70,7 @@ def train_label_tree(
         for seed in plan.seeds:
             tree = build_tree(
                 plan.tree, source.rows, source.targets, index, plan.arity, plan.max_leaf, vectors, seed, plan.threads
-            )  # fmt: skip
+            )
             common = Common(settings, seed, source.length, calibration_features)
             if not trees and plan.chooses_cost:
                 settings = replace(settings, leaf_cost=choose_cost(tree, source.targets, common, source.run))

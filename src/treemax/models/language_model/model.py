@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from treemax.inputs.rows import SparseRows
 from treemax.models.language_model import kernels
 from treemax.models.learned_tree.model import LearnedTreeModel, padded, vectors_of
-from treemax.models.learned_tree.quality import NodeQuality, judged_nodes
+from treemax.models.learned_tree.quality import NodeQuality, nodes_with_quality
 from treemax.models.trained.parts import expect, real_number, truth, whole_number
 from treemax.models.trained.searching import empty_top_k
 from treemax.parallel.threads import one_blas_thread, run_all
@@ -141,7 +141,7 @@ class LanguageModel:
     # --- to a file and back -----------------------------------------------------------------------------
 
     def to_parts(self, resume: bool = False) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
-        """A JSON-serialisable header and arrays."""
+        """Return a JSON-serialisable header and arrays."""
         arrays = {f"tree/{name}": array for name, array in self.tree.arrays().items()}
         arrays |= {"embeddings": self.embeddings, "transitions": self.transitions}
         arrays |= {"weights": self.weights, "biases": self.biases}
@@ -176,7 +176,7 @@ def _quality_from_header(saved: Any, tree: Tree) -> NodeQuality | None:
     """Restore the quality of the splits; raises ValueError if it does not fit the tree."""
     if saved is None:
         return None
-    nodes, n_arrays = judged_nodes(tree), len(NodeQuality._fields) - 1
+    nodes, n_arrays = nodes_with_quality(tree), len(NodeQuality._fields) - 1
     fits = isinstance(saved, list) and len(saved) == n_arrays
     if not fits or any(not isinstance(array, list) or len(array) != len(nodes) for array in saved):
         raise ValueError("the quality of the splits does not fit the tree")

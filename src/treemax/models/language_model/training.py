@@ -217,7 +217,7 @@ class TreeOutput(OutputVectors):
 
     def _assign_at_node(
         self, node: int, words: NDArray[np.int64], counts: NDArray[np.int64], means: Floats, arity: int, assign_by: str
-    ) -> list[tuple[int, NDArray[np.int64]]]:  # fmt: skip
+    ) -> list[tuple[int, NDArray[np.int64]]]:
         """Assign the words of a node to its children; returns the children that are inner nodes, and their words."""
         structure = self.structure
         begin = int(structure.starts[node])

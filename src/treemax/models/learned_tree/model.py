@@ -96,7 +96,7 @@ class LearningState:
         return replace(self, keys=keys, sums=self.sums[stays], seen=self.seen[stays])
 
     def to_parts(self) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
-        """A JSON-serialisable header and arrays."""
+        """Return a JSON-serialisable header and arrays."""
         parts = {name: value for name, value in vars(self).items() if value is not None}
         arrays = {f"learning/{name}": value for name, value in parts.items() if isinstance(value, np.ndarray)}
         return {name: value for name, value in parts.items() if f"learning/{name}" not in arrays}, arrays
@@ -294,7 +294,7 @@ class LearnedTreeModel:
     # --- to a file and back -----------------------------------------------------------------------------
 
     def to_parts(self, resume: bool = False) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
-        """A JSON-serialisable header and arrays."""
+        """Return a JSON-serialisable header and arrays."""
         header: dict[str, Any] = {
             "dimension": self.dimension, "n_features": self.n_features, "labels_a_row": self.labels_a_row,
             "some_features": self.features is not None,

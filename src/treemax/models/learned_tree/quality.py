@@ -51,8 +51,8 @@ Statistics = tuple[NDArray[np.int64], NDArray[np.float32], NDArray[np.float32]]
 NO_SUMS: Statistics = (np.empty(0, np.int64), np.empty((0, 0), np.float32), np.empty(0, np.float32))
 
 
-def judged_nodes(tree: Tree) -> NDArray[np.int64]:
-    """Return the nodes that have a choice to make."""
+def nodes_with_quality(tree: Tree) -> NDArray[np.int64]:
+    """Return the nodes with a split, and few enough children that its quality is computed."""
     return np.flatnonzero((tree.n_children >= 2) & (tree.n_children <= MOST_CHILDREN))
 
 
@@ -71,7 +71,7 @@ def _quality(
     model: LearnedTreeModel, counts: NDArray[Any], hidden: NDArray[np.float32], row_starts: NDArray[np.int64],
     statistics: Statistics,
 ) -> NodeQuality:  # fmt: skip
-    tree, nodes = model.tree, judged_nodes(model.tree)
+    tree, nodes = model.tree, nodes_with_quality(model.tree)
     labels, starts, sizes = labels_by_leaf(tree)
     rank = np.cumsum(tree.n_children > 0) - 1
     ranges = np.stack([starts[nodes], starts[nodes] + sizes[nodes], rank[nodes]], axis=1)

@@ -70,7 +70,7 @@ class GrowingTree(Learner):
 
     def __init__(
         self, tree: Tree, settings: LearnedTreeSettings, arity: int, n_features: int, scale: float, grows: bool = True
-    ) -> None:  # fmt: skip
+    ) -> None:
         self.settings, self.arity, self.n_features, self.grows = settings, arity, n_features, grows
         self.scale = np.float32(scale)
         self.structure = Structure.with_capacity(tree, arity) if grows else Structure.of_tree(tree)
@@ -99,7 +99,7 @@ class GrowingTree(Learner):
         cls, model: LearnedTreeModel, settings: LearnedTreeSettings, arity: int, grows: bool, learns_tree: bool,
         counts: NDArray[np.int64],
     ) -> GrowingTree:  # fmt: skip
-        """A trained model, to be trained further; `counts` are the examples of each label."""
+        """Return a trained model, to be trained further; `counts` are the examples of each label."""
         state = model.learning
         new = cls(model.tree, settings, arity, model.n_features, power_of_two(state.scale if state else 1.0), grows)
         features = np.arange(model.n_features) if model.features is None else model.features.astype(np.int64)
@@ -255,7 +255,7 @@ class GrowingTree(Learner):
 
     def _learn_block(
         self, rows: SparseRows, targets: Targets, start: int, stop: int, seed: int, threads: int, longest: int
-    ) -> None:  # fmt: skip
+    ) -> None:
         """Learn some rows; several threads update without locks."""
 
         def work(begin: int) -> None:
@@ -390,7 +390,7 @@ class GrowingTree(Learner):
         return self.packed().without_labels(kept)
 
     def to_parts(self, resume: bool = False) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
-        """A JSON-serialisable header and arrays."""
+        """Return a JSON-serialisable header and arrays."""
         return self.packed().to_parts(resume)
 
 
@@ -406,7 +406,7 @@ def _placed(rows: SparseRows, places: NDArray[np.int32], scale: float = 1.0) -> 
 
 
 def _enlarged(array: NDArray[Any], n: int, fill: Any = 0.0) -> NDArray[Any]:
-    """A copy with capacity for n entries."""
+    """Return a copy with capacity for n entries."""
     new = aligned((n, *array.shape[1:]))
     new[: len(array)], new[len(array) :] = array, fill
     return new

@@ -30,7 +30,7 @@ class Structure:
 
     @classmethod
     def of_tree(cls, tree: Tree) -> Structure:
-        """A fixed tree."""
+        """Return a fixed tree."""
         inner = np.flatnonzero(tree.n_children)
         counts = tree.n_children[inner]
         starts = np.cumsum(counts) - counts
@@ -40,7 +40,7 @@ class Structure:
 
     @classmethod
     def with_capacity(cls, tree: Tree, arity: int) -> Structure:
-        """A tree that may change its shape, with capacity for `arity` children per node and for the nodes of any
+        """Return a tree that may change its shape, with capacity for `arity` children per node and for the nodes of any
         well-formed tree."""
         inner = np.flatnonzero(tree.n_children)
         room = max(len(inner), -(-(tree.n_labels - 1) // (arity - 1))) + 1
@@ -59,7 +59,7 @@ class Structure:
         leaf_parents, leaf_slots = (np.zeros(self.n_labels, dtype=np.int64) for _ in range(2))
         kernels.parents_and_depths(
             self.children, self.starts, self.n_children, parents, slots, depths, leaf_parents, leaf_slots, waiting
-        )  # fmt: skip
+        )
         starts = np.concatenate([[0], np.cumsum(depths[leaf_parents] + 1)])
         firsts, counts, targets = (np.empty(starts[-1], dtype=np.uint32) for _ in range(3))
         kernels.write_paths(
@@ -131,7 +131,7 @@ class RunningSums:
 
         With a prior, a new pair starts as if half of `prior_count` examples had gone to one child, in turn by label, and
         half evenly to all.
-        """  # fmt: skip
+        """
         labels = np.repeat(np.arange(n_labels), np.diff(paths.starts))
         needed = nodes * n_labels + labels
         kept = ~renewed[self.keys // n_labels]

@@ -83,12 +83,12 @@ class LOMTreeModel(OnlineTreeModel):
         place[order] = np.arange(len(order))
         children = [
             place[self.nodes.children[node]].tolist() if self.nodes.regressors[node] > 0 else [] for node in order
-        ]  # fmt: skip
+        ]
         own = self.lists(order)
         cuts = own.starts[1:-1]
         return NodeLabels(
             children, np.split(own.labels, cuts), np.split(own.counts, cuts), self.nodes.totals[order].tolist()
-        )  # fmt: skip
+        )
 
     def top_k(self, rows: Rows, k: int, search: None = None, threads: int = 1) -> tuple[NDArray[Any], NDArray[Any]]:
         """Ids of the k most frequent labels of each row's leaf (-1 if there are fewer), and their relative frequencies."""
@@ -164,7 +164,7 @@ class LOMTreeModel(OnlineTreeModel):
         return replace(self, n_labels=int(kept.sum()), regressors=regressors, nodes=nodes, tallies=tallies)
 
     def to_parts(self, resume: bool = False) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
-        """A JSON-serialisable header and arrays; with `resume` including AdaGrad's squares.
+        """Return a JSON-serialisable header and arrays; with `resume` including AdaGrad's squares.
 
         Nodes are numbered level by level, so that the children of the q-th inner node are 2q + 1 and 2q + 2.
         """
@@ -239,7 +239,7 @@ def _most_frequent(
 
 
 def empty_nodes(n: int) -> Nodes:
-    """A root without rows, and capacity for n nodes."""
+    """Return a root without rows, and capacity for n nodes."""
     first, best = np.full(n, NONE, np.int64), np.full(n, NONE, np.int32)
     counts = [np.zeros(n, np.int64) for _ in range(4)]
     totals, largest, smallest, trained = counts
@@ -250,7 +250,7 @@ def empty_nodes(n: int) -> Nodes:
 
 
 def empty_tallies(n: int) -> Tallies:
-    """An empty hash table with capacity for n tallies."""
+    """Return an empty hash table with capacity for n tallies."""
     size = SMALLEST_TABLE
     while size * 3 // 4 < n:
         size *= 2
@@ -285,7 +285,7 @@ def take_scorers(scorers: Scorers, chosen: NDArray[Any]) -> Scorers:
 
 
 def tree_from(inner: NDArray[np.bool_], lists: TallyLists) -> tuple[Nodes, Tallies]:
-    """A tree with nodes numbered level by level; the caller sets `smallest`, `best` and `sums`."""
+    """Return a tree with nodes numbered level by level; the caller sets `smallest`, `best` and `sums`."""
     n, n_inner = len(inner), int(inner.sum())
     nodes, own = empty_nodes(n), np.flatnonzero(inner)
     nodes.used[:] = n, n_inner, 0, n_inner

@@ -44,7 +44,7 @@ def nodes_for(n_labels: int) -> int:
 
 
 def empty_model(sparse: bool, n_features: int, n_labels: int) -> LOMTreeModel:
-    """An untrained model: a root without rows."""
+    """Return an untrained model: a root without rows."""
     regressors = empty_scorers(sparse, INITIAL_CAPACITY, 1, n_features)
     return LOMTreeModel(n_labels, n_features, regressors, empty_nodes(2 * INITIAL_CAPACITY + 1), empty_tallies(0))
 

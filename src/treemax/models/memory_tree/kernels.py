@@ -105,7 +105,7 @@ class Workspace(NamedTuple):
 
 @bare_inline_kernel
 def _uniform(random):
-    """A random number from 0 to 1, exclusive."""
+    """Return a random number from 0 to 1, exclusive."""
     random[0] = next_random(random[0])
     return np.float64(random[0] >> np.uint64(11)) * _UNIT
 
@@ -163,7 +163,7 @@ def _pop(nodes, memories, random):
 
 @bare_inline_kernel
 def _capacity(nodes, options):
-    """The number of memories at which a leaf is split."""
+    """Return the number of memories at which a leaf is split."""
     return max(np.int64(2), np.int64(options.leaf_factor * np.log2(max(2.0, np.float64(nodes.used[INSERTED])))))
 
 
@@ -270,7 +270,7 @@ def reward(one, other, memories):
 
 @bare_inline_kernel
 def _nearest(dense, leaf, without, memories, nodes, scorer):
-    """The memory of a leaf with the highest score, except for one; NONE if there is no other."""
+    """Return the memory of a leaf with the highest score, except for one; NONE if there is no other."""
     best, nearest, memory = _LOWEST, np.int64(NONE), nodes.first[leaf]
     while memory != NONE:
         if memory != without:
@@ -333,7 +333,7 @@ def _update_by_reward(x, own_memory, memories, nodes, routers, scorer, options, 
 
 @bare_inline_kernel
 def _collect(leaf, memories, nodes, scorer, own):
-    """The labels of the memories of a leaf, each with the score of its best memory; returns their number."""
+    """Return the labels of the memories of a leaf, each with the score of its best memory; returns their number."""
     n, memory = np.int64(0), nodes.first[leaf]
     while memory != NONE:
         score = similarity(own.spread, memories.rows, memory, scorer.weights)
@@ -380,7 +380,7 @@ def _to_probabilities(n, output, sharpness, values, counts):
 
 @bare_inline_kernel
 def _answer(x, memories, nodes, routers, regressors, scorer, options, own):
-    """The labels of a row's leaf and their probabilities; returns their number."""
+    """Return the labels of a row's leaf and their probabilities; returns their number."""
     leaf, _ = _descend(x, np.int64(0), nodes, routers, own.path, own.one)
     spread(x, own.spread)
     n = _collect(leaf, memories, nodes, scorer, own)

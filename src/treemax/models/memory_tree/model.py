@@ -59,7 +59,7 @@ class MemoryStore:
         return len(self.rows) == 3
 
     def view(self) -> Memories:
-        """The memories as kernels read them."""
+        """Return the memories as kernels read them."""
         starts, labels = read_only(self.starts[: self.n + 1]), read_only(self.labels)
         return Memories(self._rows_of_view(), starts, labels, self.following)
 
@@ -90,7 +90,7 @@ class MemoryStore:
             self.following = enlarged_array(self.following, max(self.n, 2 * len(self.following)))
 
     def arrays(self) -> dict[str, NDArray[Any]]:
-        """The arrays to save, without spare capacity."""
+        """Return the arrays to save, without spare capacity."""
         found: dict[str, NDArray[Any]] = {
             "starts": self.starts[: self.n + 1],
             "labels": self.labels[: self.starts[self.n]],
@@ -203,18 +203,18 @@ class MemoryTreeModel(OnlineTreeModel):
         )  # fmt: skip
 
     def top_k(self, rows: Rows, k: int, search: Options, threads: int = 1) -> tuple[NDArray[Any], NDArray[Any]]:
-        """Ids of the k best labels of each row's leaf (-1 if there are fewer), and their probabilities."""
+        """Return ids of the k best labels of each row's leaf (-1 if there are fewer), and their probabilities."""
         found = self.top_k_allowed(rows, 0, k, ALL_ONE, search, threads)
         return found.first, found.of_first
 
     def trace(self, row: Rows, ids: list[int], scores: list[float], search: Options) -> Trace:
-        """The path to the leaf of the row, and the remembered rows there, for `explain`."""
+        """Return the path to the leaf of the row, and the remembered rows there, for `explain`."""
         return trace_labels(self, row, ids, scores, search)
 
     def top_k_allowed(
         self, rows: Rows, k: int, n_first: int, weights: NDArray[np.float32], search: Options, threads: int = 1
     ) -> TopKAllowed:
-        """The `n_first` best labels of each row's leaf, and the k best of those with a weight."""
+        """Return the `n_first` best labels of each row's leaf, and the k best of those with a weight."""
         found, weights = TopKAllowed.empty(len(rows), n_first, k), read_only(weights)
 
         def outputs(block: slice) -> tuple[NDArray[Any], ...]:
@@ -224,7 +224,7 @@ class MemoryTreeModel(OnlineTreeModel):
         return found
 
     def probabilities(self, rows: Rows, search: Options, threads: int = 1) -> NDArray[np.float32]:
-        """The probability of every label; zero if it is not in the row's leaf."""
+        """Return the probability of every label; zero if it is not in the row's leaf."""
         out = np.zeros((len(rows), self.n_labels), np.float32)
         self._run(rows, self.n_labels, threads, search, lambda block: (out[block],), kernels.probabilities_of_all)
         return out
@@ -242,13 +242,13 @@ class MemoryTreeModel(OnlineTreeModel):
         run_all(blocks(len(rows), width), answer, threads)
 
     def lists(self) -> NDArray[np.int64]:
-        """The memories, leaf by leaf in the order of the nodes, each leaf's in the order of its list."""
+        """Return the memories, leaf by leaf in the order of the nodes, each leaf's in the order of its list."""
         order = np.empty(self.store.n, np.int64)
         kernels.gather(self.nodes, self.store.view(), order)
         return order
 
     def node_labels(self) -> NodeLabels:
-        """The labels of the memories below each node."""
+        """Return the labels of the memories below each node."""
         n = self.n_nodes
         ends = np.cumsum(self.nodes.sizes[:n])
         starts, ids = self.store.starts, self.store.labels
@@ -289,7 +289,7 @@ class MemoryTreeModel(OnlineTreeModel):
         return self.from_parts(header, arrays, int(kept.sum()))
 
     def to_parts(self, resume: bool = False) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
-        """A JSON-serialisable header and arrays; with `resume` including AdaGrad's squares."""
+        """Return a JSON-serialisable header and arrays; with `resume` including AdaGrad's squares."""
         n = self.n_nodes
         header = {
             "n_features": self.n_features, "sparse": self.is_sparse, "found": self.found.tolist(), "resume": resume,
@@ -337,7 +337,7 @@ class MemoryTreeModel(OnlineTreeModel):
 
 
 def _tree_without(arrays: dict[str, NDArray[Any]], stays: NDArray[np.bool_]) -> dict[str, NDArray[Any]]:
-    """The arrays of the nodes with some of the memories."""
+    """Return the arrays of the nodes with some of the memories."""
     order, sizes, left = arrays["nodes/memories"], arrays["nodes/sizes"], arrays["nodes/left"]
     leaf = np.repeat(np.arange(len(sizes)), sizes)
     sizes = np.bincount(leaf[stays[order]], minlength=len(sizes)).astype(np.int64)
@@ -350,7 +350,7 @@ def _tree_without(arrays: dict[str, NDArray[Any]], stays: NDArray[np.bool_]) -> 
 
 
 def empty_nodes(n: int) -> Nodes:
-    """A root without memories, and capacity for n nodes."""
+    """Return a root without memories, and capacity for n nodes."""
     return Nodes(
         np.array([1, 0], np.int64), np.zeros(n, np.int32), np.zeros(n, np.int32), np.zeros((n, 2), np.int64),
         np.zeros(n, np.int64), np.full(n, NONE, np.int64),

@@ -44,7 +44,7 @@ class MemoryTreeSettings:
 
 
 def empty_model(sparse: bool, n_features: int, n_labels: int, output: int, seed: int) -> MemoryTreeModel:
-    """An untrained model: a root without memories."""
+    """Return an untrained model: a root without memories."""
     scorer = Scorer(np.zeros(n_features, np.float32), np.zeros(n_features, np.float32))
     model = MemoryTreeModel(
         n_labels, n_features, output, empty_scorers(sparse, INITIAL_NODES, 1, n_features),

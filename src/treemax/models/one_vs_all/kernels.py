@@ -20,6 +20,7 @@ import numpy as np
 from treemax.kernels.arithmetic import exp32, softmax
 from treemax.kernels.intrinsics import empty, maximum, minimum
 from treemax.kernels.jit import fast_kernel, kernel
+from treemax.kernels.queues import offer
 
 SOFTMAX, LOGISTIC, SQUARED_HINGE = 0, 1, 2  # losses
 SOFTMAX_LINK, LOGISTIC_LINK, HINGE_LINK = 0, 1, 2  # from a score to a probability
@@ -112,7 +113,7 @@ def _multiply(values, count, weight):
 
 
 @fast_kernel
-def _worth_updating(gradient, least, labels, values):
+def _large_gradients(gradient, least, labels, values):
     """Collect the labels whose gradient is at least `least`; returns how many."""
     count = np.uint64(0)
     for c in range(gradient.size):
@@ -133,7 +134,7 @@ def _labels_to_update(scores, row, targets, loss, least, held, labels, values):
     _gradient(loss, scores, truth, held)
     if relevance.size:
         _apply_relevance(loss, scores, truth, relevance[first:last])
-    count = _worth_updating(scores, least, labels, values)
+    count = _large_gradients(scores, least, labels, values)
     if row_weights.size:
         _multiply(values, count, row_weights[row])
     return count
@@ -336,8 +337,7 @@ def rows_to_probabilities(scores, link, normalise):
 def _best(scores, ids, best):
     """Write the best ids.size labels in order, equal scores by the smaller id, by insertion into a short
     list; blocks that hold nothing better than the worst of it cost one comparison each."""
-    k, n = ids.size, scores.size
-    filled = 0
+    k, n, filled = ids.size, scores.size, np.int64(0)
     for start in range(0, n, 64):
         stop = minimum(start + 64, n)
         if filled == k:
@@ -347,20 +347,7 @@ def _best(scores, ids, best):
             if not top > best[k - 1]:
                 continue
         for c in range(start, stop):
-            s = scores[c]
-            if filled < k:
-                at = filled
-                filled += 1
-            elif s > best[k - 1]:
-                at = k - 1
-            else:
-                continue
-            while at > 0 and best[at - 1] < s:
-                best[at] = best[at - 1]
-                ids[at] = ids[at - 1]
-                at -= 1
-            best[at] = s
-            ids[at] = c
+            filled = offer(c, scores[c], ids, best, filled)
 
 
 @kernel

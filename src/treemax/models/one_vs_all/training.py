@@ -51,9 +51,8 @@ def empty_model(sparse: bool, n_features: int, bias: NDArray[np.float32]) -> Tra
     shape = (n_features, n_labels) if sparse else (n_labels, n_features)
     form = FeatureMajor if sparse else LabelMajor
     return form(
-        np.zeros(shape, dtype=np.float32), bias,
-        np.zeros(shape, dtype=np.float32), np.zeros(n_labels, dtype=np.float32),
-    )  # fmt: skip
+        np.zeros(shape, dtype=np.float32), bias, np.zeros(shape, dtype=np.float32), np.zeros(n_labels, dtype=np.float32)
+    )
 
 
 def training_bytes(n_features: int, n_labels: int, model: LinearModel | None = None) -> int:

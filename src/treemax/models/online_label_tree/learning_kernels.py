@@ -74,11 +74,11 @@ def _plan(count, n_features, nodes, blocks, store, counts, scratch):
 
 
 @bare_kernel
-def _update_classifiers(labels, indices, values, crowned, nodes, blocks, store, leaf_of, counts, scratch, learner):
+def _update_classifiers(labels, indices, values, learns_root, nodes, blocks, store, leaf_of, counts, scratch, learner):
     """Algorithm 7, UpdateClassifiers, for one row; False, with nothing changed, if the capacity is exhausted."""
     count = _assign_to_nodes(labels, nodes, leaf_of, scratch)
     lines, slots = _plan(count, indices.size, nodes, blocks, store, counts, scratch)
-    if lines >= 0 and crowned:
+    if lines >= 0 and learns_root:
         targets = np.uint32(1 if count else 0)
         update_block(FIRST, targets, indices, values, blocks, store, counts, scratch.found, learner)
         counts[UPDATES] += 1
@@ -107,14 +107,14 @@ def _update_classifiers(labels, indices, values, crowned, nodes, blocks, store, 
 
 @kernel
 def learn(
-    indptr, indices, values, target_indptr, target_ids, row_weights, order, start, crowned, rates, constants, growth,
-    nodes, blocks, store, leaf_of, counts, scratch,
+    indptr, indices, values, target_indptr, target_ids, row_weights, order, start, learns_root, rates, constants,
+    growth, nodes, blocks, store, leaf_of, counts, scratch,
 ):  # fmt: skip
     """Algorithm 3, OPLT.Train, on the rows order[start:]; with a tree that has all labels, Algorithm 1.
 
-    Returns the number of rows done, fewer than there are where room is needed before going on. `crowned`:
-    the root has a classifier too, which says whether there is any label at all. `constants`: AdaGrad's
-    epsilon, the least gradient, whether AdaGrad at all. `row_weights` multiply the gradients; empty: one.
+    Returns the number of rows learned, which is smaller if an array must be enlarged first. With `learns_root` the
+    root has a classifier too, of whether a row has any label. `constants` are AdaGrad's epsilon, the least gradient,
+    and whether AdaGrad is used. `row_weights` multiply the gradients; empty for one.
     """
     room = np.empty(LANES, np.float32)
     for i in range(start, order.size):
@@ -127,7 +127,7 @@ def learn(
         if not update_tree(labels, indices[x], values[x], growth, nodes, blocks, store, leaf_of, counts, found, room):
             return i
         if not _update_classifiers(
-            labels, indices[x], values[x], crowned, nodes, blocks, store, leaf_of, counts, scratch, learner
+            labels, indices[x], values[x], learns_root, nodes, blocks, store, leaf_of, counts, scratch, learner
         ):
             return i
     return order.size

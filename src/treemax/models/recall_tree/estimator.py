@@ -161,9 +161,7 @@ class RecallTree(WithRate, OnlineTreeClassifier):
         "scale": False,
     }
     supports_compact = True
-    FIXED_IN_STREAM = (
-        "algorithm", "arity", "learning_rate", "router_rate", "least_gradient", "least_share", "scale",
-    )  # fmt: skip
+    FIXED_IN_STREAM = ("algorithm", "arity", "learning_rate", "router_rate", "least_gradient", "least_share", "scale")
     settings_: RecallTreeSettings = field(init=False)
     model_: Model = field(init=False)
 

@@ -132,7 +132,7 @@ class RecallTreeModel(CandidateModel):
         children: list[list[int]] = [
             [child for child in range(node * self.arity + 1, (node + 1) * self.arity + 1) if own.total[child] > 0]
             for node in range(n_inner)
-        ]  # fmt: skip
+        ]
         children += [[]] * (len(own.total) - n_inner)
         labels = [row[:n] for row, n in zip(own.labels.copy(), own.n_labels)]
         counts = [row[:n] for row, n in zip(own.label_counts.copy(), own.n_labels)]
@@ -159,7 +159,7 @@ class RecallTreeModel(CandidateModel):
         return replace(self.from_parts(header, arrays, int(kept.sum())), calibration=self.calibration)
 
     def to_parts(self, resume: bool = False) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
-        """A JSON-serialisable header and arrays; with `resume` including the learning state."""
+        """Return a JSON-serialisable header and arrays; with `resume` including the learning state."""
         header = {
             "arity": self.arity, "depth": self.depth, "n_features": self.n_features, "sparse": self.is_sparse,
             "found": self.found.tolist(), "resume": resume, "sharpness": self.sharpness,

@@ -190,7 +190,7 @@ class PaperTreeModel(CandidateModel):
         return self.from_parts(header, arrays, int(kept.sum()))
 
     def to_parts(self, resume: bool = False) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
-        """A JSON-serialisable header and arrays; with `resume` including the learning state.
+        """Return a JSON-serialisable header and arrays; with `resume` including the learning state.
 
         Without `resume`, the tallies are reduced to the counts and path scores of the candidates.
         """

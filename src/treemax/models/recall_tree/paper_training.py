@@ -39,7 +39,7 @@ def initial_bias(n_candidates: int) -> float:
 def empty_model(
     sparse: bool, n_features: int, n_labels: int, n_candidates: int, node_only: bool = False
 ) -> PaperTreeModel:
-    """An untrained model: a root without rows."""
+    """Return an untrained model: a root without rows."""
     width = min(n_candidates, n_labels)
     nodes = Nodes(
         np.array([1, 0], np.int64), np.zeros(1, np.int32), np.zeros((1, 2), np.int32), np.zeros(1, np.int64), np.zeros(1), np.zeros(1, np.int64),

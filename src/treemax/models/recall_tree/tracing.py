@@ -95,9 +95,7 @@ def trace_path(
     entries, nodes, node, steps = Entries.of(model, row), model.nodes, 0, []
     while node != end and nodes.routers[node]:
         right, left = int(nodes.children[node, 1]), int(nodes.children[node, 0])
-        step = decision(
-            model.routers, int(nodes.routers[node]) - 1, entries, node, (right, left), ("right", "left")
-        )  # fmt: skip
+        step = decision(model.routers, int(nodes.routers[node]) - 1, entries, node, (right, left), ("right", "left"))
         node = step.child
         steps.append(replace(step, labels=nodes.labels[node, : nodes.n_candidates[node]]))
     candidates = nodes.labels[end, : nodes.n_candidates[end]]

@@ -74,7 +74,7 @@ def kept_at_leaf(n_candidates: int, n_labels: int, n_leaves: int) -> int:
 def empty_model(
     sparse: bool, n_features: int, n_labels: int, arity: int, depth: int, n_candidates: int
 ) -> RecallTreeModel:
-    """An untrained model."""
+    """Return an untrained model."""
     n_inner = (arity**depth - 1) // (arity - 1)
     n_nodes, n_kept = n_inner * arity + 1, kept_at_leaf(n_candidates, n_labels, arity**depth)
     check_fits(

@@ -229,7 +229,7 @@ class SoftmaxTreeModel(FromCandidates):
     # --- to a file and back -----------------------------------------------------------------------------
 
     def to_parts(self, resume: bool = False) -> tuple[dict[str, Any], Arrays]:
-        """A JSON-serialisable header and arrays."""
+        """Return a JSON-serialisable header and arrays."""
         header = {"n_features": self.n_features, "sparse": isinstance(self, SparseSoftmaxTrees)}
         arrays: Arrays = dict(zip(Structure._fields, self.structure))
         return header, {**arrays, "plane_bias": self.plane_bias, **self._weights()}

@@ -14,6 +14,7 @@ SMALLEST_TABLE = 1024
 
 
 def larger_table(keys: NDArray[np.uint64], cells: NDArray[Any], needed: int) -> tuple[NDArray[np.uint64], NDArray[Any]]:
+    """Return the table with capacity for `needed` entries, doubled if necessary."""
     size = len(keys)
     while size * 3 // 4 < needed:
         size *= 2

@@ -36,7 +36,7 @@ def scorer_arrays(scorers: Scorers, n: int, resume: bool) -> dict[str, NDArray[A
 
 def scorers_from_arrays(
     arrays: dict[str, NDArray[Any]], name: str, n_groups: int, width: int, n_features: int, sparse: bool, resume: bool
-) -> Scorers:  # fmt: skip
+) -> Scorers:
     """Restore the scorers saved by `scorer_arrays`."""
     n = n_groups * width
     bias = np.array(expect(arrays, f"{name}/bias", np.float32, (n,)))

@@ -23,6 +23,7 @@ _WRITING = fork_safe(Lock())
 
 
 def empty_scorers(sparse: bool, n_groups: int, width: int, n_features: int) -> Scorers:
+    """Return scorers without weights, `width` of them in each group."""
     n = n_groups * width
     bias, squares = np.zeros(n, np.float32), np.zeros(n, np.float32)
     if not sparse:
@@ -43,6 +44,7 @@ def enlarged_scorers(scorers: Scorers, n: int) -> Scorers:
 
 
 def enlarged_array(array: NDArray[Any], n: int) -> NDArray[Any]:
+    """Return a copy with n rows, zero at the end."""
     enlarged = np.zeros((n, *array.shape[1:]), dtype=array.dtype)
     enlarged[: len(array)] = array
     return enlarged

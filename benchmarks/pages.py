@@ -1,8 +1,8 @@
 """`python -m benchmarks.pages`: write docs/experiments/*.md, and the table of the README, from the stored results.
 
-A folder of docs/experiments/results is a page. Its `page.json` has the title, what the page is about, and the names
-of the results it shows, in order; every other JSON file in the folder is a result, written by
-`benchmarks.harness.output.store`. Results that the page does not show are linked at its end.
+A folder of docs/experiments/results is a page. Its `page.json` has the title, what the page is about, the names of the
+results it shows, in order, and for long tables the `rows` to show; every other JSON file in the folder is a result,
+written by `benchmarks.harness.output.store`. Results that the page does not show are linked at its end.
 """
 
 from __future__ import annotations
@@ -42,11 +42,13 @@ def page(folder: Path) -> str:
     del results["page"]
     shown = {name: results[name] for name in about["results"]}
     usual = Counter(map(measured, shown.values())).most_common(1)[0][0]
+    for name, kept in about.get("rows", {}).items():
+        shown[name] = some_rows(shown[name], kept, f"results/{folder.name}/{name}.json")
     parts = [
         f"# {about['title']}",
         "<!-- Written by `python -m benchmarks.pages`; change docs/experiments/results instead. -->",
         f"{about['about']} Unless noted: {usual}.",
-        *(section(result, usual) for result in shown.values()),
+        *sections(list(shown.values()), usual),
     ]
     others = [
         f"- [{result['title']}](results/{folder.name}/{name}.json)"
@@ -68,10 +70,30 @@ def measured(result: Result) -> str:
     return f"{month_name[int(month)]} {year}, {result['machine']}"
 
 
-def section(result: Result, usual: str) -> str:
+def some_rows(result: Result, kept: dict[str, list[str]], file: str) -> Result:
+    """A result with the rows that have these cells in some columns, and a link to all.
+
+    >>> shorter = some_rows({"shows": "Two.", "columns": [{"name": "x"}], "rows": [["a"], ["b"]]}, {"x": ["b"]}, "x.json")
+    >>> shorter["shows"], shorter["rows"]
+    ('Two. [All rows](x.json).', [['b']])
+    """
+    names = [column["name"] for column in result["columns"]]
+    rows = [row for row in result["rows"] if all(row[names.index(name)] in cells for name, cells in kept.items())]
+    return {**result, "rows": rows, "shows": f"{result['shows']} [All rows]({file})."}
+
+
+def sections(results: list[Result], usual: str) -> list[str]:
+    """The sections of a page, without the command where it is that of the section before."""
+    commands = ["", *(result["command"] for result in results)]
+    return [
+        section(result, usual, result["command"] != before) for result, before in zip(results, commands, strict=False)
+    ]
+
+
+def section(result: Result, usual: str, with_command: bool = True) -> str:
     """The heading, the sentences, the command, the picture and the table of a result."""
     about = result["shows"] if measured(result) == usual else f"{result['shows']} ({measured(result)}.)"
-    parts = [f"## {result['title']}", about, f"```text\n{result['command']}\n```"]
+    parts = [f"## {result['title']}", about, *[f"```text\n{result['command']}\n```"] * with_command]
     if "image" in result:
         file, text = f"../images/{result['image']['file']}", result["image"]["text"]
         parts.append(f"[![{text}]({file})]({file})")

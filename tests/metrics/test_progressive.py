@@ -103,6 +103,20 @@ def test_the_curve_is_the_running_and_the_windowed_precision(stream, every, chun
     assert (np.diff(result.column("predict_seconds")) >= 0).all()
 
 
+def test_compiling_is_not_counted_in_the_seconds(monkeypatch):
+    clock = Counter()
+    monkeypatch.setattr("treemax.metrics.progressive.perf_counter", lambda: clock["seconds"])
+    monkeypatch.setattr("treemax.metrics.progressive.seconds_of_compiling", lambda: clock["compiling"])
+
+    class Compiles(FrequentLabels):
+        def partial_fit(self, X, y):
+            clock.update(seconds=5, compiling=3)
+            return super().partial_fit(X, y)
+
+    metrics = progressive_validation(Compiles(), np.ones((4, 1)), ["a"] * 4).metrics
+    assert metrics["learn_seconds"] == 8 and metrics["predict_seconds"] == 0
+
+
 def test_points_come_at_powers_of_two_or_at_even_steps_and_at_the_end():
     X, y = np.ones((11, 1)), ["a"] * 11
     assert progressive_validation(FrequentLabels(), X, y).column("examples").tolist() == [1, 2, 4, 8, 11]

@@ -49,8 +49,11 @@ def test_the_choice_can_be_trained(X, y, stream, expected, capsys):
 def test_many_labels_are_not_compared_one_by_one():
     facts = DataFacts(sparse=False, multi_label=False, stream=False, n_rows=200_000, n_features=256, n_labels=5000)
     assert isinstance(choose(facts)[0], treemax.RecallTree)
-    assert isinstance(choose(facts._replace(n_rows=20_000))[0], treemax.OneVsAll)
+    assert isinstance(choose(facts._replace(n_rows=20_000))[0], treemax.RecallTree)
+    assert isinstance(choose(facts._replace(n_rows=20_000, n_labels=999))[0], treemax.OneVsAll)
+    assert isinstance(choose(facts._replace(n_rows=2_000_000, n_labels=999))[0], treemax.RecallTree)
     assert isinstance(choose(facts._replace(multi_label=True))[0], treemax.LabelTree)
+    assert isinstance(choose(facts._replace(multi_label=True, n_rows=20_000))[0], treemax.OneVsAll)
     assert isinstance(choose(facts._replace(stream=True, n_labels=100_000))[0], treemax.RecallTree)
     assert isinstance(choose(facts._replace(stream=True, n_labels=100_000, multi_label=True))[0], treemax.OneVsAll)
 

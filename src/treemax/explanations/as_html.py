@@ -22,8 +22,8 @@ STYLE = """<style>
 .tm-why p{margin:.4em 0}
 .tm-why .tm-b{display:table;border-collapse:collapse;width:100%;margin:.3em 0;font-size:inherit}
 .tm-why th,.tm-why td{text-align:left;vertical-align:top;padding:.2em .6em .2em 0;border-bottom:1px solid rgba(128,128,128,.35)}
-.tm-why th{font-weight:bold}
-.tm-why th,.tm-why td.tm-n{white-space:nowrap;font-variant-numeric:tabular-nums}
+.tm-why th{font-weight:bold;overflow-wrap:normal}
+.tm-why td.tm-n{white-space:nowrap;font-variant-numeric:tabular-nums}
 .tm-why .tm-w{border-radius:3px;padding:0 .25em;margin:0 .1em .1em 0;display:inline-block}
 .tm-why .tm-t span{border-radius:2px}
 .tm-why .tm-q{opacity:.75}

@@ -20,6 +20,7 @@ from treemax.formats.reading import CHUNK_ROWS
 from treemax.formats.training_rows import training_chunks
 from treemax.inputs.labels import LabelIndex, RaggedLabels, read_labels
 from treemax.inputs.rows import SparseRows, sliceable
+from treemax.kernels.jit import seconds_of_compiling
 from treemax.metrics.density import entropy_reduction
 from treemax.metrics.encoding import IdEncoder
 from treemax.metrics.scores import DEFAULT_KS, Scores, check_ks
@@ -44,7 +45,7 @@ class ProgressivePoint(NamedTuple):
     precision: float  # P@1 of all examples so far
     window_precision: float  # P@1 of the examples since the previous point
     labels_known: int
-    predict_seconds: float  # spent so far
+    predict_seconds: float  # so far, without compiling
     learn_seconds: float
     constant_precision: float  # P@1 so far of the best constant predictor
 
@@ -117,14 +118,14 @@ class ProgressiveRun:
             raise ValueError(f"after {self._seen} examples: X has {n} rows, but y has {len(labels)}.")
         if n == 0:
             return
-        start = perf_counter()
+        start = _seconds()
         rankings, values = self._predict(X)
-        predicted = perf_counter()
+        predicted = _seconds()
         if sample_weight is None:
             self._estimator.partial_fit(X, y)
         elif np.any(sample_weight):
             self._estimator.partial_fit(X, y, sample_weight=sample_weight)  # type: ignore[call-arg]
-        learned = perf_counter()
+        learned = _seconds()
         self._learned = True
         self._predict_seconds += predicted - start
         self._learn_seconds += learned - predicted
@@ -296,6 +297,11 @@ def _parts(X: Any, y: Any, weights: Any, chunk_rows: int | None) -> Iterator[tup
         stop = min(start + chunk_rows, n)
         part_weights = None if weights is None else weights[start:stop]
         yield rows[start:stop], (y[start:stop] if vector else labels.rows(start, stop)), part_weights
+
+
+def _seconds() -> float:
+    """The time, without that of compiling kernels."""
+    return perf_counter() - seconds_of_compiling()
 
 
 def _row_count(X: Any) -> int:

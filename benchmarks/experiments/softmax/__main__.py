@@ -5,6 +5,7 @@
     python -m benchmarks.experiments.softmax missing [SUITE [ROWS]] three treatments of a class that the leaf lacks (table 1)
     python -m benchmarks.experiments.softmax shape [SUITE]          error and time by depth and classes of a leaf (figures 2 and 4)
     python -m benchmarks.experiments.softmax starts [SUITE]         error by where training begins (figure 3)
+    python -m benchmarks.experiments.softmax steps [SUITE...]       few solver steps in early iterations, on validation rows
     python -m benchmarks.experiments.softmax text [SUITE [ROWS]]    softmax trees and their baselines on texts (table 2)
     python -m benchmarks.experiments.softmax training [SUITE]       training time, beside scikit-learn's solvers at the nodes
     python -m benchmarks.experiments.softmax trade-off [SUITE]      error against microseconds, beside our other models
@@ -23,7 +24,7 @@ import sys
 
 from benchmarks.harness.output import help_if_asked, run_experiment
 
-EXPERIMENTS = ("answers", "double-sampling", "missing", "shape", "starts", "text", "trade-off", "training")
+EXPERIMENTS = ("answers", "double-sampling", "missing", "shape", "starts", "steps", "text", "trade-off", "training")
 
 
 def main(arguments: list[str]) -> int:

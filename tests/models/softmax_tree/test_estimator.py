@@ -19,9 +19,10 @@ from treemax.models.softmax_tree import start as tao_start
 from treemax.models.softmax_tree import steps
 from treemax.models.softmax_tree.estimator import ALPHA_FOR_FEW_ROWS, ALPHAS, _progress_text
 from treemax.models.softmax_tree.model import Branch, Softmax, SoftmaxTreeModel
+from treemax.models.softmax_tree.objective import Objective
 from treemax.models.softmax_tree.smoothing import best_smoothing
 from treemax.models.softmax_tree.state import BETA, DROP, ZERO_ONE, Leaf, Plane, Record, SoftmaxTreeState, TaoSettings
-from treemax.models.softmax_tree.training import LEAST_CHANCE, Objective, Tao, grow, table_of
+from treemax.models.softmax_tree.training import LAST_STEPS, LEAST_CHANCE, SURE, Tao, grow, table_of
 from treemax.parallel.pools import Threads
 
 
@@ -264,6 +265,54 @@ def test_rows_near_a_plane_train_the_leaves_on_both_sides_by_the_chance_that_the
     assert sum(len(own.rows) for own in tao.leaf_rows) > 1.2 * len(X)
 
 
+def test_early_iterations_learn_from_a_sample_of_the_rows_that_are_unlikely_to_come_to_a_leaf():
+    X, y = problem(2000)
+    taos = []
+    for early_steps in (None, 5):
+        tao, leaf_of = initial(X, y, 2, "balanced", TaoSettings(0.1, 5, spill=0.6))
+        for _ in tao.run(1, leaf_of):
+            pass
+        tao.settings, tao._is_early = replace(tao.settings, early_steps=early_steps), early_steps is not None
+        tao.find_reduced_sets(1)
+        taos.append(tao)
+    for everything, sample in zip(taos[0].leaf_rows, taos[1].leaf_rows, strict=True):
+        chance = np.zeros(len(X))
+        chance[everything.rows] = everything.weights
+        assert 0.5 * len(everything.rows) < len(sample.rows) < 0.95 * len(everything.rows)
+        assert set(everything.rows[everything.weights >= SURE]) <= set(sample.rows)
+        np.testing.assert_allclose(sample.weights, np.maximum(chance[sample.rows], SURE), rtol=1e-6)
+        unlikely = chance < SURE
+        drawn = sample.weights[unlikely[sample.rows]].sum()
+        assert math.isclose(drawn, chance[unlikely].sum(), rel_tol=0.25)
+
+
+@pytest.mark.parametrize("sparse", [False, True])
+def test_with_early_steps_the_last_iteration_trains_only_leaves(sparse):
+    X, y = problem(1200, 30, noise=0.8)
+    rows = as_rows(sp.csr_matrix(X) if sparse else X)
+    own = TaoSettings(0.02, 8, spill=0.4, early_steps=2)
+    tao, leaf_of = initial(rows, y, 2, "balanced", own)
+    steps_of, planes, leaves = {}, {}, {}
+    for record in tao.run(4, leaf_of):
+        steps_of[record.iteration] = tao.max_steps
+        planes[record.iteration], leaves[record.iteration] = list(tao.state.planes), list(tao.state.leaves)
+    assert list(steps_of.values()) == [2, 2, 2, 2 * LAST_STEPS]
+    assert all(a is b for a, b in zip(planes[2], planes[3])) and not all(a is b for a, b in zip(planes[0], planes[2]))
+    assert not any(a is b for a, b in zip(leaves[2], leaves[3]))
+    assert [(r.iteration, r.depth) for r in tao.state.history[-2:]] == [(3, 2), (3, 0)]
+    expected = slow_objective(X, y, tao.state, own)
+    assert math.isclose(record.objective, expected, rel_tol=1e-4)
+
+
+def test_few_early_steps_are_as_accurate():
+    X, y = problem(6000, 60, noise=1.0)
+    quick, slow = (
+        treemax.SoftmaxTree(leaf_classes=15, early_steps=early_steps, verbose=0).fit(X[:4000], y[:4000])
+        for early_steps in ("auto", None)
+    )
+    assert quick.score(X[4000:], y[4000:]) > slow.score(X[4000:], y[4000:]) - 0.02
+
+
 def test_without_spill_leaves_learn_from_the_rows_that_come_to_them():
     X, y = problem(300)
     tao, leaf_of = initial(X, y, 2, "balanced", TaoSettings(0.1, 5))
@@ -332,7 +381,7 @@ def test_a_tree_that_misses_nothing_does_not_grow():
 
 def test_growing_finds_the_depth_that_a_problem_needs(tmp_path):
     X, y = problem(1500, 60)
-    settings = {"depth": 1, "leaf_classes": 10, "growth": 0.05, "verbose": 0}
+    settings = {"depth": 1, "leaf_classes": 10, "growth": 0.05, "early_steps": None, "verbose": 0}
     small = treemax.SoftmaxTree(**{**settings, "growth": 1.0}).fit(X, y)
     model = treemax.SoftmaxTree(**settings).fit(X, y)
     assert model.describe()["depth"] >= 3
@@ -560,7 +609,7 @@ def test_smoothing_where_there_is_nothing_to_smooth():
 def test_smoothing_is_chosen_on_rows_held_out(kind, tmp_path):
     X, y = problem(2400, 30, noise=1.2)
     train, test = slice(0, 1600), slice(1600, None)
-    own = {"leaf_classes": 6, "iterations": 2, "verbose": 0}
+    own = {"leaf_classes": 6, "iterations": 2, "early_steps": None, "verbose": 0}
     model = kind(smoothing="auto", **own).fit(X[train], y[train])
     plain = kind(**own).fit(X[train], y[train])
     assert (model.predict(X) == plain.predict(X)).all()  # the trees do not depend on the smoothing
@@ -616,7 +665,15 @@ def test_alphas_above_one_are_tried_while_the_largest_is_best(monkeypatch):
         return train(table, executor, state, leaf_of, settings, iterations)
 
     monkeypatch.setattr(steps, "train", noted)
-    own = {"leaf_classes": None, "depth": 1, "alpha": "auto", "ridge": 0, "iterations": 1, "verbose": 0}
+    own = {
+        "leaf_classes": None,
+        "depth": 1,
+        "alpha": "auto",
+        "ridge": 0,
+        "iterations": 1,
+        "early_steps": None,
+        "verbose": 0,
+    }
     random = np.random.RandomState(0)
     y = random.randint(2, size=400)
     X = random.normal(size=(400, 200)).astype(np.float32)
@@ -639,7 +696,7 @@ def test_threads_give_the_same_tree():
 def test_training_goes_on_where_it_stopped(tmp_path, sparse):
     X, y = problem(500, 20)
     matrix = sp.csr_matrix(X) if sparse else X
-    own = {"depth": 2, "leaf_classes": 6, "alpha": 0.1, "verbose": 0}
+    own = {"depth": 2, "leaf_classes": 6, "alpha": 0.1, "early_steps": None, "verbose": 0}
     at_once = treemax.SoftmaxTree(iterations=4, **own).fit(matrix, y)
     half = treemax.SoftmaxTree(iterations=2, **own).fit(matrix, y)
     half.save(tmp_path / "half.treemax", resume=True)

@@ -403,6 +403,36 @@ def test_what_cannot_be_is_refused(change, message):
         l1_softmax(np.eye(4, dtype=np.float32), **problem)
 
 
+@pytest.mark.parametrize("form", sorted(FORMS))
+@pytest.mark.parametrize("n_classes", [1, 4])
+def test_without_the_check_the_same_weights_are_found(form, n_classes):
+    X, y = data(200, 9, max(2, n_classes), 0, 0.5)
+    y = np.where(y == 0, 1, -1) if n_classes == 1 else y
+    checked, quick = (solve(X, y, n_classes, 0.1, form=form, check_objective=check) for check in (True, False))
+    assert (plain(checked.coef) == plain(quick.coef)).all() and (checked.bias == quick.bias).all()
+    assert np.isnan([quick.objective, quick.start_objective]).all()
+
+
+def test_quasi_newton_steps_find_the_optimum_of_newton_s_method():
+    X, y = data(300, 12, 2, 1, 1.0)
+    signs = np.where(y == 0, 1, -1)
+    newton, quasi = (solve(X, signs, 1, 0.3, tolerance=1e-8, newton=choice) for choice in (True, False))
+    assert quasi.iterations > newton.iterations
+    assert quasi.objective == pytest.approx(newton.objective, rel=1e-5)
+
+
+@pytest.mark.parametrize("n_classes", [1, 3])
+def test_a_start_with_duplicate_entries_is_their_sum(n_classes):
+    X, y = data(100, 5, max(2, n_classes), 2, 1.0)
+    y = np.where(y == 0, 1, -1) if n_classes == 1 else y
+    twice = sp.csr_matrix((np.full(2, 0.25, np.float32), [3, 3], [0, 2, *[2] * (n_classes - 1)]), shape=(n_classes, 5))
+    once = sp.csr_matrix((np.full(1, 0.5, np.float32), [3], [0, 1, *[1] * (n_classes - 1)]), shape=(n_classes, 5))
+    bias = np.zeros(n_classes, np.float32)
+    a, b = (solve(X, y, n_classes, 0.1, form="sparse", start=(coef, bias)) for coef in (twice, once))
+    assert a.start_objective == b.start_objective and (plain(a.coef) == plain(b.coef)).all()
+    assert twice.nnz == 2
+
+
 def test_signs_must_be_signs():
     with pytest.raises(ValueError, match="signs must be -1 or 1, got"):
         l1_logistic(np.eye(2, dtype=np.float32), np.arange(2), [0, 1], 1.0)

@@ -46,6 +46,7 @@ ALPHAS_ALWAYS_TRIED = 6  # the larger ones only while the largest so far is the 
 ALPHA_FOR_FEW_ROWS = 0.01  # if there are too few rows to hold any out
 RIDGE_OF_DENSE = 0.1  # sparse rows are more accurate without
 SPILL_OF_DENSE, SPILL_OF_SPARSE = 0.4, 0.8
+STEPS_OF_DENSE, STEPS_OF_SPARSE = 4, 3
 LEVELS_TO_GROW = 2  # initial depth of a growing tree, below that of a complete tree
 DENSE = 0.5  # rows with at least this fraction of nonzero values count as dense, in any format
 HELD_OUT = 0.1  # fraction of the rows that selects alpha and smoothing
@@ -81,6 +82,11 @@ class SoftmaxTree(LabelClassifier):
     early_share : float
         Fraction of the rows, drawn anew each time, that all iterations but the last use. 1 is the paper's algorithm;
         less saves most of the time if there are far more rows than weights.
+    early_steps : "auto", int or None
+        Maximum number of solver steps at a leaf in all iterations but the last, which has three times as many and trains
+        only leaves. Early iterations use a sample of the rows that spill reaches a leaf with a small probability. "auto"
+        is 4 if at least half of the values in the rows are nonzero, else 3. None trains all nodes to `tolerance` in all
+        iterations, as in the paper.
     smoothing : "auto" or float
         Probability of each class that is not in the leaf, before normalisation. "auto" is the one with the largest
         likelihood of a tenth of the rows, after a second training on the others; of all rows if there are fewer than 200.
@@ -170,6 +176,7 @@ class SoftmaxTree(LabelClassifier):
         "growth": 1.0,
         "accept_worse": True,
         "early_share": 1.0,
+        "early_steps": None,
         "smoothing": 0.0,
     }
     model_: SoftmaxTreeModel = field(init=False)
@@ -191,6 +198,7 @@ class SoftmaxTree(LabelClassifier):
     growth: float = 0.02
     accept_worse: bool = False
     early_share: float = 1.0
+    early_steps: int | str | None = "auto"
     smoothing: float | str = 0.0
     tolerance: float = 1e-3
     warm_start: bool = False
@@ -214,6 +222,7 @@ class SoftmaxTree(LabelClassifier):
             check_number(name, getattr(self, name), least=0, auto=True)
         check_number("growth", self.growth, above=0, most=1)
         check_number("early_share", self.early_share, above=0, most=1)
+        check_number("early_steps", self.early_steps, whole=True, least=1, auto=True, optional=True)
         check_number("smoothing", self.smoothing, least=0, most=1, auto=True)
 
     @property
@@ -314,10 +323,12 @@ class SoftmaxTree(LabelClassifier):
         dense = _are_dense(rows)
         ridge = float(self.ridge) if self.ridge != "auto" else RIDGE_OF_DENSE if dense else 0.0
         spill = float(self.spill) if self.spill != "auto" else SPILL_OF_DENSE if dense else SPILL_OF_SPARSE
+        steps_before: Any = self.early_steps
+        early_steps = steps_before if steps_before != "auto" else STEPS_OF_DENSE if dense else STEPS_OF_SPARSE
         return TaoSettings(
             alpha, self._leaf_classes(n_labels), self.missing, self.beta, spill, self.tolerance, ridge=ridge,
             plane_alpha=self.plane_penalty * alpha, plane_ridge=self.plane_penalty * ridge, growth=self.growth,
-            early_share=float(self.early_share), accept_worse=bool(self.accept_worse),
+            early_share=float(self.early_share), early_steps=early_steps, accept_worse=bool(self.accept_worse),
         )  # fmt: skip
 
     def _selected_alpha(

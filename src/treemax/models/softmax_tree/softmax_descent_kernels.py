@@ -26,6 +26,7 @@ SWEEPS = 10  # maximum number over the nonzero weights before all features are v
 ENOUGH = 0.05  # a sweep whose decrease is below this fraction of the tolerance ends the round
 TINY = 0.01  # fraction of the tolerance that all skipped steps together may forgo
 BIAS_HALVINGS = 8
+TOGETHER = 16  # classes whose exact scores are computed together
 LARGEST = 1e25  # sums of exponentials beyond this are scaled down
 LEAST = np.float32(1e-30)  # lower bound of exponentials: products with denormal numbers are slow
 
@@ -278,50 +279,103 @@ def column_facts(starts, column_rows, column_values, costs):
 
 
 @fast_kernel
-def _scores_of(c, starts, column_rows, column_values, weights, used, bias, scores):
-    """The scores of one class, in double precision."""
-    scores[:] = np.float64(bias[c])
-    for j in range(weights.shape[0]):
-        if used[j] and weights[j, c] != _ZERO:
-            w = np.float64(weights[j, c])
-            for p in range(np.uint64(starts[j]), np.uint64(starts[j + 1])):
-                scores[column_rows[p]] += w * np.float64(column_values[p])
-
-
-@fast_kernel
 def exact_loss(starts, column_rows, column_values, targets, costs, reference, weights, used, bias):
-    """Return the loss with scores in double precision."""
+    """Return the loss with scores in double precision, a few classes at a time."""
     n, k = costs.size, bias.size
-    scores, own, totals = np.empty(n), np.zeros(n), np.zeros(n)
+    scores, own, totals = np.empty((n, TOGETHER)), np.zeros(n), np.full(n, 1.0 if reference else 0.0)
     tops = np.full(n, 0.0 if reference else -1e300)
-    for c in range(k):
-        _scores_of(c, starts, column_rows, column_values, weights, used, bias, scores)
+    for first in range(0, k, TOGETHER):
+        count = minimum(TOGETHER, k - first)
         for i in range(n):
-            tops[i] = maximum(tops[i], scores[i])
-            if targets[i] == c:
-                own[i] = scores[i]
-    if reference:
+            for c in range(count):
+                scores[i, c] = np.float64(bias[first + c])
+        for j in range(weights.shape[0]):
+            if used[j]:
+                for c in range(count):
+                    w = np.float64(weights[j, first + c])
+                    if w != 0.0:
+                        for p in range(np.uint64(starts[j]), np.uint64(starts[j + 1])):
+                            scores[column_rows[p], c] += w * np.float64(column_values[p])
         for i in range(n):
-            totals[i] = np.float64(exp32(np.float32(-tops[i])))
-    for c in range(k):
-        _scores_of(c, starts, column_rows, column_values, weights, used, bias, scores)
-        for i in range(n):
-            totals[i] += np.float64(exp32(np.float32(scores[i] - tops[i])))
+            line, top = scores[i], tops[i]
+            for c in range(count):
+                top = maximum(top, line[c])
+            if first <= targets[i] < first + count:
+                own[i] = line[targets[i] - first]
+            total = 0.0
+            for c in range(count):
+                total += np.float64(exp32(np.float32(line[c] - top)))
+            if top > tops[i]:
+                total += totals[i] * np.float64(exp32(np.float32(maximum(tops[i] - top, -1e4))))
+                tops[i] = top
+            else:
+                total += totals[i]
+            totals[i] = total
     loss = 0.0
     for i in range(n):
         loss += costs[i] * (math.log(totals[i]) + tops[i] - own[i])
     return loss
 
 
-@kernel
+@fast_kernel
 def penalty(weights, used, bias, alpha, bias_alpha, ridge):
-    total, squares = 0.0, 0.0
+    total, squares, total_bias = 0.0, 0.0, 0.0
     for j in range(weights.shape[0]):
         if used[j]:
             for c in range(weights.shape[1]):
-                total += np.float64(abs(weights[j, c]))
-                squares += np.float64(weights[j, c]) * np.float64(weights[j, c])
-    return alpha * total + bias_alpha * np.abs(bias).sum() + 0.5 * ridge * squares
+                w = np.float64(weights[j, c])
+                total += abs(w)
+                squares += w * w
+    for c in range(bias.size):
+        total_bias += np.float64(abs(bias[c]))
+    return alpha * total + bias_alpha * total_bias + 0.5 * ridge * squares
+
+
+@kernel
+def local_weights(indptr, indices, values, features, local_of, weights, used, elsewhere):
+    """Enter the weights of a CSR matrix for the features that occur; the others go to `elsewhere`, whose number is returned.
+
+    `local_of` is zeroed scratch over all features, and is left zeroed.
+    """
+    for j in range(features.size):
+        local_of[features[j]] = j + 1
+    n_elsewhere = np.int64(0)
+    for c in range(indptr.size - 1):
+        for p in range(indptr[c], indptr[c + 1]):
+            j = local_of[indices[p]]
+            if j == 0:
+                elsewhere[n_elsewhere] = values[p]
+                n_elsewhere += 1
+            elif values[p] != _ZERO:
+                weights[j - 1, c] = values[p]
+                used[j - 1] = True
+    for j in range(features.size):
+        local_of[features[j]] = 0
+    return n_elsewhere
+
+
+@kernel
+def class_sizes(weights, columns, indptr):
+    """The starts of the nonzero weights of each class, and their number."""
+    indptr[:] = 0
+    for a in range(columns.size):
+        line = weights[columns[a]]
+        for c in range(line.size):
+            indptr[c + 1] += line[c] != _ZERO
+    for c in range(indptr.size - 1):
+        indptr[c + 1] += indptr[c]
+
+
+@kernel
+def by_class(weights, columns, features, indptr, indices, values):
+    """Enter the nonzero weights of the columns, in their order, as a CSR matrix over all features."""
+    at = indptr.copy()
+    for a in range(columns.size):
+        line = weights[columns[a]]
+        for c in range(line.size):
+            if line[c] != _ZERO:
+                indices[at[c]], values[at[c]] = features[columns[a]], line[c]
+                at[c] += 1
 
 
 @kernel

@@ -10,6 +10,7 @@ from typing import Any, TypeAlias
 import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
+from scipy.linalg import cholesky, solve_triangular
 from sklearn.cluster import KMeans
 
 from treemax.inputs.rows import Rows, SparseRows
@@ -156,13 +157,13 @@ def balanced_leaves(
         points = sp.diags((1.0 / np.maximum(lengths, 1e-30)).astype(np.float32)) @ means
     else:
         mean = rows.mean(axis=0) if weights is None else np.average(rows, axis=0, weights=weights)
-        points = (means - mean) @ _whitening(rows, labels, means, weights)
+        points = _whitened(means - mean, _covariance_within(rows, labels, means, weights))
     leaf_of_class = np.zeros(n_labels, np.int64)
     leaf_of_class[present] = _leaf_by_halving(points[present].astype(np.float32), counts[present], depth, random)
     return leaf_of_class[labels]
 
 
-def _whitening(
+def _covariance_within(
     rows: NDArray[np.float32], labels: Indices, means: NDArray[np.float32], weights: Weights
 ) -> NDArray[np.float64]:
     covariance = np.zeros((rows.shape[1], rows.shape[1]))
@@ -172,9 +173,13 @@ def _whitening(
         covariance += within.T @ (within if weights is None else within * weights[some, None])
     covariance /= max(1, len(rows)) if weights is None else float(weights.sum(dtype=np.float64))
     scale = max(float(np.trace(covariance)) / len(covariance), 1e-30)
-    covariance = (1.0 - SHRINKAGE) * covariance + SHRINKAGE * scale * np.eye(len(covariance))
-    values, vectors = np.linalg.eigh(covariance)
-    return (vectors / np.sqrt(values)) @ vectors.T
+    return (1.0 - SHRINKAGE) * covariance + SHRINKAGE * scale * np.eye(len(covariance))
+
+
+def _whitened(points: NDArray[Any], covariance: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return points whose Euclidean distances are Mahalanobis distances of the given ones."""
+    factor = cholesky(covariance, lower=True)
+    return np.ascontiguousarray(solve_triangular(factor, points.T, lower=True).T)
 
 
 def _leaf_by_halving(points: Any, weights: NDArray[np.float64], depth: int, random: np.random.RandomState) -> Indices:

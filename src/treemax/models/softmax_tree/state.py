@@ -66,12 +66,12 @@ class TaoSettings:
     beta: float = 100.0
     spill: float = 0.0  # noise of a row's score for the training of leaves, relative to the deviation of the scores
     tolerance: float = 1e-3  # of the solvers
-    max_steps: int = 200  # of the solvers, at one node
     ridge: float = 0.0  # L2 penalty of the leaves
     plane_ridge: float = 0.0
     plane_alpha: float | None = None  # None: alpha
     growth: float = 1.0  # leaves that miss the class of a larger share of their rows are split between iterations
     early_share: float = 1.0  # of the rows: what all iterations but the last learn from
+    early_steps: int | None = None  # of the solvers, before the last iteration, which then only trains leaves
     accept_worse: bool = False  # whether a node takes parameters that are worse for its reduced problem
 
     @property
@@ -83,7 +83,7 @@ class TaoSettings:
     def is_monotone(self) -> bool:
         """Whether the objective never increases."""
         exact = not self.spill and self.early_share == 1.0 and self.missing != DROP
-        return exact and not self.accept_worse
+        return exact and not self.accept_worse and self.early_steps is None
 
     def penalty(self, node: Plane | Leaf) -> float:
         """Return the penalty of the weights of a node."""

@@ -5,6 +5,10 @@ node's hyperplane is at least zero. A leaf has a softmax over a few classes. An 
 leaves to the root, each on its *reduced set*, the rows that reach it. Beyond Algorithm 1, a node's new parameters are
 accepted only if the objective of its reduced problem does not increase, so that the objective of the whole tree does not
 increase either (unless `accept_worse`).
+
+With `early_steps`, the solvers stop after a few steps, which continue in the next iteration: decisions need only to know
+which side predicts the class, and the trees are as accurate. The last iteration trains only leaves, on the rows of the
+final decisions.
 """
 
 from __future__ import annotations
@@ -20,23 +24,18 @@ from numpy.typing import NDArray
 from scipy.special import ndtr
 
 from treemax.inputs.rows import Rows, SparseRows, take_rows
+from treemax.models.softmax_tree.objective import Cost, Objective, weights_in
 from treemax.models.softmax_tree.solvers import Matrix, l1_logistic, l1_softmax
 from treemax.models.softmax_tree.start import balanced_leaves
-from treemax.models.softmax_tree.state import (
-    BETA,
-    ZERO_ONE,
-    Indices,
-    Leaf,
-    Plane,
-    Record,
-    SoftmaxTreeState,
-    TaoSettings,
-)
+from treemax.models.softmax_tree.state import Indices, Leaf, Plane, Record, SoftmaxTreeState, TaoSettings
 from treemax.parallel.pools import Arrays, Executor, Table, Work, all_results
 
-ROWS_AT_ONCE = 4096  # per matrix product
+MAX_STEPS = 200  # of the solvers, at one node
+PLANE_STEPS = 5  # quasi-Newton steps at a decision node of dense rows, times `early_steps`
+LAST_STEPS = 3  # in the last iteration, times `early_steps`
 ROWS_TO_SPLIT = 2  # per class that a leaf may have: smaller leaves are not split
 LEAST_CHANCE = 0.02  # with spill, minimum probability that a row reaches a leaf that learns from it
+SURE = 0.2  # a row that reaches a leaf with a smaller probability is one of a sample
 
 
 class WeightedRows(NamedTuple):
@@ -51,81 +50,6 @@ def table_of(rows: Rows, labels: Indices, weights: NDArray[np.float32] | None = 
     return Table(rows, {"labels": labels} if weights is None else {"labels": labels, "weights": weights})
 
 
-def weights_in(table: Table, rows: Indices) -> NDArray[np.float32] | None:
-    """Return the weights of some rows; None if all rows have weight one."""
-    weights = table.columns.get("weights")
-    return None if weights is None else weights[rows]
-
-
-@dataclass(frozen=True, eq=False)
-class Objective:
-    """The loss of rows at a leaf or below a node."""
-
-    table: Table  # with a column "labels"
-    settings: TaoSettings
-
-    def plane_scores(self, plane: Plane, rows: Indices) -> NDArray[np.float32]:
-        coef: Any = plane.coef
-        weights = coef.toarray()[0] if sp.issparse(coef) else coef[0]
-        out = np.empty(len(rows), np.float32)
-        for start in range(0, len(rows), ROWS_AT_ONCE):
-            some = slice(start, start + ROWS_AT_ONCE)
-            out[some] = self.table.matrix[rows[some]] @ weights
-        return out + np.float32(plane.bias)
-
-    def goes_right(self, plane: Plane, rows: Indices) -> NDArray[np.bool_]:
-        return self.plane_scores(plane, rows) >= 0
-
-    def labels(self, rows: Indices) -> Indices:
-        own: Indices = self.table.columns["labels"][rows]
-        return own
-
-    def loss(self, state: SoftmaxTreeState, node: int, rows: Indices) -> NDArray[np.float64]:
-        """Return the loss of rows in the subtree of a node."""
-        n_inner = 2**state.depth - 1
-        if node >= n_inner:
-            leaf = state.leaves[node - n_inner]
-            assert leaf is not None
-            return self.leaf_loss(leaf, rows)
-        plane = state.planes[node]
-        assert plane is not None
-        right, out = self.goes_right(plane, rows), np.empty(len(rows))
-        out[~right] = self.loss(state, 2 * node + 1, rows[~right])
-        out[right] = self.loss(state, 2 * node + 2, rows[right])
-        return out
-
-    def leaf_loss(self, leaf: Leaf, rows: Indices) -> NDArray[np.float64]:
-        """Return the loss of rows at a leaf in the objective, times their weights."""
-        return self.weighted(self.counted(*self.leaf_losses(leaf, rows)), rows)
-
-    def weighted(self, losses: NDArray[np.float64], rows: Indices) -> NDArray[np.float64]:
-        weights = weights_in(self.table, rows)
-        return losses if weights is None else losses * weights
-
-    def counted(self, cross_entropy: NDArray[np.float64], wrong: NDArray[np.bool_]) -> NDArray[np.float64]:
-        """Return the loss in the objective, from the cross-entropy and the zero-one loss."""
-        if self.settings.missing == ZERO_ONE:
-            return wrong.astype(np.float64)
-        if self.settings.missing == BETA:
-            return np.where(np.isinf(cross_entropy), self.settings.beta, cross_entropy)
-        return cross_entropy
-
-    def leaf_losses(self, leaf: Leaf, rows: Indices) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
-        """The cross-entropy of rows, infinite if the leaf lacks their class, and whether its prediction is wrong."""
-        cross_entropy, wrong = np.full(len(rows), np.inf), np.ones(len(rows), bool)
-        place = leaf.places(self.labels(rows))
-        present = np.flatnonzero(place >= 0)
-        for start in range(0, len(present), ROWS_AT_ONCE):
-            some = present[start : start + ROWS_AT_ONCE]
-            scores = self.table.matrix[rows[some]] @ leaf.coef.T
-            scores = (scores.toarray() if sp.issparse(scores) else scores).astype(np.float64) + leaf.bias
-            scores -= scores.max(axis=1, keepdims=True)
-            own = scores[np.arange(len(some)), place[some]]
-            cross_entropy[some] = np.log(np.exp(scores).sum(axis=1)) - own
-            wrong[some] = scores.argmax(axis=1) != place[some]
-        return cross_entropy, wrong
-
-
 # --- tasks of the workers ------------------------------------------------------------------------------
 
 
@@ -134,6 +58,7 @@ class Common(NamedTuple):
 
     settings: TaoSettings
     state: SoftmaxTreeState
+    max_steps: int  # of the solvers
 
 
 class NodeRows(NamedTuple):
@@ -143,26 +68,23 @@ class NodeRows(NamedTuple):
     rows: Indices
 
 
+class PlaneProblem(NamedTuple):
+    """A decision node to train: the rows that reach it, which of them go right now, and their losses there."""
+
+    node: int
+    rows: Indices
+    right: NDArray[np.bool_]
+    losses: NDArray[np.float64]
+
+
 class LeafProblem(NamedTuple):
-    """A leaf to train: its `n_learned` training rows, followed by the rows that reach it."""
+    """A leaf to train: its `n_learned` training rows, followed by the rows that reach it, and the losses of these."""
 
     place: int
     rows: Indices
     n_learned: int
     weights: NDArray[np.float32]
-
-
-class Cost(NamedTuple):
-    """The objective of a reduced problem; with `missing="drop"`, fewer dropped rows are better than less loss."""
-
-    dropped: int
-    finite: float
-
-
-def _cost(losses: NDArray[np.float64], penalty_of_weights: float) -> Cost:
-    finite = np.isfinite(losses)
-    total = float(losses[finite].sum(dtype=np.float64))
-    return Cost(len(losses) - int(np.count_nonzero(finite)), total + penalty_of_weights)
+    losses: NDArray[np.float64]
 
 
 def _outcome(before: Cost, after: Cost, accepted: bool) -> NDArray[np.float64]:
@@ -171,8 +93,8 @@ def _outcome(before: Cost, after: Cost, accepted: bool) -> NDArray[np.float64]:
 
 
 def train_leaf(table: Table, rows: Indices, common: Common, problem: LeafProblem) -> Arrays:
-    """Train the softmax of a leaf over its most frequent classes; also the change of the objective, and whether the
-    softmax is accepted.
+    """Train the softmax of a leaf over its most frequent classes; also the losses of the rows that reach it, the change
+    of the objective, and whether the softmax is accepted.
 
     It is rejected if the objective of the reduced problem increases, unless `accept_worse`. With spill it is always
     accepted, because its training rows are not those that reach it.
@@ -187,48 +109,56 @@ def train_leaf(table: Table, rows: Indices, common: Common, problem: LeafProblem
         classes = np.sort(classes[np.argsort(-counts, kind="stable")[: settings.n_classes]])
     n_features = table.rows.shape[1]
     if not len(classes):
-        return *packed_leaf(old or empty_leaf(table)), np.array([0.0, old is None])
+        leaf = old or empty_leaf(table)
+        return *packed_leaf(leaf), objective.leaf_loss(leaf, reduced), np.array([0.0, old is None])
     among = Leaf(classes, empty_leaf(table).coef, np.zeros(0, np.float32)).places(labels)
     known = among >= 0
     start = None if old is None else _initial_weights(old, classes, n_features)
     found = l1_softmax(
         table.rows, learned[known], among[known], len(classes), settings.alpha, weights[known],
-        ridge=settings.ridge, start=start, tolerance=settings.tolerance, max_iterations=settings.max_steps,
+        ridge=settings.ridge, start=start, tolerance=settings.tolerance, max_iterations=common.max_steps,
+        check_objective=settings.early_steps is None,
     )  # fmt: skip
     new = Leaf(classes, found.coef, found.bias)
+    losses = objective.leaf_loss(new, reduced)
     if old is None:
-        return *packed_leaf(new), np.array([0.0, True])
-    before, after = (_cost(objective.leaf_loss(leaf, reduced), settings.penalty(leaf)) for leaf in (old, new))
-    accepted = after <= before or settings.spill > 0 or settings.accept_worse
-    return *packed_leaf(new if accepted else old), _outcome(before, after, accepted)
+        return *packed_leaf(new), losses, np.array([0.0, True])
+    before, after = (Cost.of(own, settings.penalty(leaf)) for own, leaf in ((problem.losses, old), (losses, new)))
+    if after <= before or settings.spill > 0 or settings.accept_worse:
+        return *packed_leaf(new), losses, _outcome(before, after, True)
+    return *packed_leaf(old), problem.losses, _outcome(before, after, False)
 
 
-def train_plane(table: Table, rows: Indices, common: Common, problem: NodeRows) -> Arrays:
-    """Train the hyperplane of a decision node on its pseudo-labels; also the change of the objective, and whether the
-    hyperplane is accepted."""
+def train_plane(table: Table, rows: Indices, common: Common, problem: PlaneProblem) -> Arrays:
+    """Train the hyperplane of a decision node on its pseudo-labels; also the losses of its rows, the change of the
+    objective, and whether the hyperplane is accepted."""
     settings, state, node = common.settings, common.state, problem.node
     objective = Objective(table, settings)
     old = state.planes[node]
     if old is not None and old.is_constant:
-        return *packed_plane(old), np.array([0.0, False])
-    left, right = objective.loss(state, 2 * node + 1, rows), objective.loss(state, 2 * node + 2, rows)
+        return *packed_plane(old), problem.losses, np.array([0.0, False])
+    left, right = objective.losses_below(state, node, rows, problem.right, problem.losses)
     kept = np.isfinite(left) & np.isfinite(right)  # all rows, except with missing="drop"
     alpha, ridge = settings.plane_costs
+    is_exact, steps = settings.early_steps is None, common.max_steps
+    if not is_exact and not isinstance(table.rows, SparseRows):
+        steps *= PLANE_STEPS
     found = l1_logistic(
         table.rows, rows[kept], np.where(right < left, 1, -1)[kept], alpha, np.abs(right[kept] - left[kept]), ridge=ridge,
         start=None if old is None else (old.coef, np.array([old.bias], np.float32)),
-        tolerance=settings.tolerance, max_iterations=settings.max_steps,
+        tolerance=settings.tolerance, max_iterations=steps, check_objective=is_exact, newton=is_exact,
     )  # fmt: skip
     new = Plane(found.coef, float(found.bias[0]))
+    losses = np.where(objective.goes_right(new, rows), right, left)
     if old is None:
-        return *packed_plane(new), np.array([0.0, True])
+        return *packed_plane(new), losses, np.array([0.0, True])
     costs = []
-    for plane in (old, new):
-        losses = np.where(objective.goes_right(plane, rows), right, left)
-        costs.append((_cost(losses[kept], settings.penalty(plane)), _cost(losses, settings.penalty(plane))))
+    for plane, own in ((old, problem.losses), (new, losses)):
+        costs.append((Cost.of(own[kept], settings.penalty(plane)), Cost.of(own, settings.penalty(plane))))
     (before, before_of_all), (after, after_of_all) = costs
-    accepted = after <= before or settings.accept_worse
-    return *packed_plane(new if accepted else old), _outcome(before_of_all, after_of_all, accepted)
+    if after <= before or settings.accept_worse:
+        return *packed_plane(new), losses, _outcome(before_of_all, after_of_all, True)
+    return *packed_plane(old), problem.losses, _outcome(before_of_all, after_of_all, False)
 
 
 def split_leaf(table: Table, rows: Indices, common: Common, problem: NodeRows) -> Arrays:
@@ -241,7 +171,7 @@ def split_leaf(table: Table, rows: Indices, common: Common, problem: NodeRows) -
     alpha, ridge = settings.plane_costs
     found = l1_logistic(
         table.rows, rows, np.where(sides == 1, 1, -1), alpha, weights, ridge=ridge, tolerance=settings.tolerance,
-        max_iterations=settings.max_steps,
+        max_iterations=common.max_steps,
     )  # fmt: skip
     return packed_plane(Plane(found.coef, float(found.bias[0])))
 
@@ -253,14 +183,18 @@ def score_node(table: Table, rows: Indices, common: Common, problem: NodeRows) -
     return (Objective(table, common.settings).plane_scores(plane, rows),)
 
 
+def score_node_losses(table: Table, rows: Indices, common: Common, problem: NodeRows) -> Arrays:
+    """Return the losses of rows in the subtree of a node."""
+    return (Objective(table, common.settings).loss(common.state, problem.node, rows),)
+
+
 def score_leaf(table: Table, rows: Indices, common: Common, problem: NodeRows) -> Arrays:
-    """Return the loss of the rows of a leaf, and the number of wrong predictions."""
+    """Return the loss of each row of a leaf, and the weight of the wrong predictions."""
     objective, leaf = Objective(table, common.settings), common.state.leaves[problem.node]
     assert leaf is not None
     cross_entropy, wrong = objective.leaf_losses(leaf, rows)
-    loss = objective.weighted(objective.counted(cross_entropy, wrong), rows)
     n_wrong = objective.weighted(wrong.astype(np.float64), rows).sum()
-    return (np.array([_cost(loss, 0.0).finite, n_wrong], np.float64),)
+    return objective.weighted(objective.counted(cross_entropy, wrong), rows), np.array([n_wrong])
 
 
 def empty_leaf(table: Table) -> Leaf:
@@ -336,9 +270,14 @@ class Tao:
     state: SoftmaxTreeState
     learned: Indices = field(default_factory=lambda: np.zeros(0, np.int64))  # the rows of an iteration
     sets: list[Indices] = field(default_factory=list)  # the reduced set of every node
-    leaf_rows: list[WeightedRows] = field(
-        default_factory=list
-    )  # what leaves learn from; more than their sets with spill
+    losses: NDArray[np.float64] | None = None  # of each row in the tree as it is, where they are known
+    max_steps: int = MAX_STEPS  # of the solvers
+    _is_early: bool = False  # whether this iteration has few steps
+    _only_leaves: bool = False  # whether decision nodes stay as they are in this iteration
+    _spills: bool = False
+    _iteration: int = 0
+    _spreads: list[float] = field(default_factory=list)  # the noise of the scores of every decision node
+    _leaf_rows: list[WeightedRows] | None = None
 
     def __post_init__(self) -> None:
         self.learned = np.arange(len(self.table))
@@ -354,16 +293,21 @@ class Tao:
         done = [(record.iteration, record.depth) for record in state.history]
         first = done[-1][0] + (done[-1][1] == 0) if done else 0
         for iteration in range(first, iterations):
-            has_planes = None not in state.planes
-            self.learned = self.rows_to_learn(iteration, iterations)
-            self.find_reduced_sets(iteration, None if has_planes else leaf_of)
+            is_last, has_planes = iteration == iterations - 1, None not in state.planes
+            early_steps = self.settings.early_steps
+            if early_steps is not None:
+                self._is_early, self._only_leaves = not is_last, is_last and has_planes
+                self.max_steps = early_steps if self._is_early else LAST_STEPS * early_steps
+            if iteration == first or self.settings.early_share < 1.0:
+                self.learned = self.rows_to_learn(iteration, iterations)
+                self.find_reduced_sets(iteration, None if has_planes else leaf_of)
+                self._find_losses(min((depth for when, depth in done if when == iteration), default=state.depth))
             if self._may_grow(iteration) and grow(self):
-                self.find_reduced_sets(iteration)
-                state.history.append(Record(iteration, state.depth + 1, self.objective(), float("nan")))
-            value = self.objective() if state.is_complete else float("nan")
+                state.history.append(Record(iteration, state.depth + 1, self._sum_of_losses(), float("nan")))
+            value = self._sum_of_losses() if state.is_complete else float("nan")
             before = state.history[-1].objective if state.history else float("inf")
             for depth in range(state.depth, -1, -1):
-                if (iteration, depth) in done:
+                if (iteration, depth) in done or (self._only_leaves and 0 < depth < state.depth):
                     continue
                 value += self.update_depth(depth)
                 error = float("nan")
@@ -378,7 +322,8 @@ class Tao:
     def _may_grow(self, iteration: int) -> bool:
         """Return whether leaves may be split now, between two iterations."""
         last = self.state.history[-1] if self.state.history else None
-        return self.settings.growth < 1.0 and last is not None and (last.iteration, last.depth) == (iteration - 1, 0)
+        ended = last is not None and (last.iteration, last.depth) == (iteration - 1, 0)
+        return self.settings.growth < 1.0 and ended and not self._only_leaves
 
     def rows_to_learn(self, iteration: int, iterations: int) -> Indices:
         """Return all rows in the last iteration, before that a random sample of the rows."""
@@ -392,59 +337,82 @@ class Tao:
         """Update all nodes of a depth in parallel; returns the change of the objective."""
         if depth == self.state.depth:
             return self.update_leaves(range(2**depth))
-        return self.update_planes(range(2**depth - 1, 2 ** (depth + 1) - 1))
+        return 0.0 if self._only_leaves else self.update_planes(range(2**depth - 1, 2 ** (depth + 1) - 1))
 
     def update_leaves(self, places: range) -> float:
         """Update the softmaxes of some leaves; returns the change of the objective."""
-        problems = [self._leaf_problem(place) for place in places]
-        return self._update(train_leaf, problems, self.state.leaves, places, _leaf_from)
+        first = 2**self.state.depth - 1
+        problems = [self._leaf_problem(place, self.sets[first + place]) for place in places]
+        reduced = self.sets[first + places.start : first + places.stop]
+        return self._update(train_leaf, problems, reduced, self.state.leaves, places, _leaf_from)
 
     def update_planes(self, nodes: range) -> float:
         """Update the hyperplanes of some decision nodes of one depth; returns the change of the objective."""
-        problems = [NodeRows(node, self.sets[node]) for node in nodes]
-        return self._update(train_plane, problems, self.state.planes, nodes, _plane_from)
+        goes_right, problems = np.zeros(len(self.table), bool), []
+        for node in nodes:
+            own = self.sets[node]
+            goes_right[self.sets[2 * node + 2]] = True
+            problems.append(PlaneProblem(node, own, goes_right[own], self._losses()[own]))
+        reduced = self.sets[nodes.start : nodes.stop]
+        return self._update(train_plane, problems, reduced, self.state.planes, nodes, _plane_from)
 
     def _update(
-        self, train: Work, problems: Sequence[Any], parameters: list[Any], places: range, restored: Callable[..., Any]
-    ) -> float:
+        self, train: Work, problems: Sequence[Any], reduced: Sequence[Indices], parameters: list[Any], places: range,
+        restored: Callable[..., Any],
+    ) -> float:  # fmt: skip
         """Train nodes, and store the new parameters that decrease the objective; returns its change."""
-        common, changes = Common(self.settings, self.state), np.zeros(len(places))
-        for number, (*arrays, outcome) in self.executor.run(train, common, problems, keep=True):
+        common, changes, losses = (
+            Common(self.settings, self.state, self.max_steps),
+            np.zeros(len(places)),
+            self._losses(),
+        )
+        for number, (*arrays, own, outcome) in self.executor.run(train, common, problems, keep=True):
             changes[number], accepted = outcome
+            losses[reduced[number]] = own
             if accepted:
                 parameters[places[number]] = restored(*arrays)
         return float(changes.sum())
 
-    def _leaf_problem(self, place: int) -> LeafProblem:
+    def _leaf_problem(self, place: int, reduced: Indices) -> LeafProblem:
         learned, weights = self.leaf_rows[place]
-        reduced = self.sets[2**self.state.depth - 1 + place]
-        return LeafProblem(place, np.concatenate([learned, reduced]), len(learned), weights)
+        return LeafProblem(place, np.concatenate([learned, reduced]), len(learned), weights, self._losses()[reduced])
 
     # --- reduced sets -----------------------------------------------------------------------------------
 
     def find_reduced_sets(self, iteration: int, leaf_of: Indices | None = None) -> None:
         """Find the rows that reach every node, by the planes or by `leaf_of`."""
-        depth, n_inner = self.state.depth, 2**self.state.depth - 1
-        self.sets = [np.zeros(0, np.int64)] * (2 * n_inner + 1)
-        self.sets[0] = self.learned
-        spreads = np.zeros(n_inner)
-        for level in range(depth):
-            nodes = range(2**level - 1, 2 ** (level + 1) - 1)
-            if leaf_of is None:
-                scores = self._scores(nodes, self.sets)
-                spreads[nodes.start : nodes.stop] = [
-                    self._score_noise(*pair) for pair in zip(nodes, scores, strict=True)
-                ]
-                right_of = [score >= 0 for score in scores]
-            else:
-                right_of = [leaf_of[self.sets[node]] >= _middle(_leaves_below(node, depth)) for node in nodes]
-            for node, right in zip(nodes, right_of, strict=True):
-                own = self.sets[node]
-                self.sets[2 * node + 1], self.sets[2 * node + 2] = own[~right], own[right]
-        if self.settings.spill and iteration > 0 and leaf_of is None:
-            self.leaf_rows = self._spilled(spreads)
+        self.sets, self._spreads = [self.learned], []
+        self._iteration, self._spills = iteration, bool(self.settings.spill) and iteration > 0 and leaf_of is None
+        self.losses = None
+        for level in range(self.state.depth):
+            self.divide_sets(level, leaf_of)
+
+    def divide_sets(self, level: int, leaf_of: Indices | None = None) -> None:
+        """Find the rows that reach the children of the nodes of a level."""
+        nodes = range(2**level - 1, 2 ** (level + 1) - 1)
+        self._leaf_rows = None
+        if leaf_of is None:
+            scores = self._scores(nodes, self.sets)
+            self._spreads += [self._score_noise(*pair) for pair in zip(nodes, scores, strict=True)]
+            right_of = [score >= 0 for score in scores]
         else:
-            self.leaf_rows = [self._weighted(own, np.ones(len(own), np.float32)) for own in self.sets[n_inner:]]
+            depth = self.state.depth
+            right_of = [leaf_of[self.sets[node]] >= _middle(_leaves_below(node, depth)) for node in nodes]
+        for node, right in zip(nodes, right_of, strict=True):
+            own = self.sets[node]
+            self.sets += [own[~right], own[right]]
+
+    @property
+    def leaf_rows(self) -> list[WeightedRows]:
+        """What leaves learn from: with spill, more than the rows that reach them."""
+        if self._leaf_rows is None:
+            own = self.sets[2**self.state.depth - 1 :]
+            self._leaf_rows = (
+                self._spilled()
+                if self._spills
+                else [self._weighted(rows, np.ones(len(rows), np.float32)) for rows in own]
+            )
+        return self._leaf_rows
 
     def _weighted(self, rows: Indices, chances: NDArray[np.float32]) -> WeightedRows:
         """Return the rows with these probabilities of reaching a leaf, times their weights."""
@@ -454,29 +422,39 @@ class Tao:
     def _scores(self, nodes: range, rows_of: Sequence[Indices]) -> list[NDArray[np.float32]]:
         """Return the scores of the rows of each node at its plane."""
         problems = [NodeRows(node, rows_of[node]) for node in nodes]
-        found = all_results(self.executor, score_node, Common(self.settings, self.state), problems)
+        found = all_results(self.executor, score_node, Common(self.settings, self.state, self.max_steps), problems)
         return [scores for (scores,) in found]
 
-    def _spilled(self, spreads: NDArray[np.float64]) -> list[WeightedRows]:
+    def _spilled(self) -> list[WeightedRows]:
         """Training rows of the leaves with spill, weighted by the probability of reaching the leaf.
 
         The scores of a plane are assumed to have normal noise, with `spill` times the standard deviation of the scores
-        of the rows that reach the node.
+        of the rows that reach the node. With `early_steps`, before the last iteration, of the rows that reach a leaf with a
+        probability p below `SURE`, which are most, a random share p / `SURE` is kept, with the weight `SURE`.
         """
         n_inner = 2**self.state.depth - 1
-        everything = self.learned
-        rows_of = [everything] + [everything[:0]] * (2 * n_inner)
-        weights_of = [np.ones(len(everything), np.float32)] + [np.zeros(0, np.float32)] * (2 * n_inner)
+        rows_of = [self.learned]
+        weights_of = [np.ones(len(self.learned), np.float32)]
         for level in range(self.state.depth):
             nodes = range(2**level - 1, 2 ** (level + 1) - 1)
             for node, score in zip(nodes, self._scores(nodes, rows_of), strict=True):
-                error = float(spreads[node])
+                error = self._spreads[node]
                 right = ndtr(score / error) if error > 0.0 else score >= 0
-                for child, chance in ((2 * node + 1, 1.0 - right), (2 * node + 2, right)):
+                for chance in (1.0 - right, right):
                     reached = (weights_of[node] * chance).astype(np.float32)
                     kept = reached >= LEAST_CHANCE
-                    rows_of[child], weights_of[child] = rows_of[node][kept], reached[kept]
-        return [self._weighted(*own) for own in zip(rows_of[n_inner:], weights_of[n_inner:], strict=True)]
+                    rows_of.append(rows_of[node][kept])
+                    weights_of.append(reached[kept])
+        own = [WeightedRows(*pair) for pair in zip(rows_of[n_inner:], weights_of[n_inner:], strict=True)]
+        if self._is_early:
+            own = [self._sampled(place, *pair) for place, pair in enumerate(own)]
+        return [self._weighted(*pair) for pair in own]
+
+    def _sampled(self, place: int, rows: Indices, chances: NDArray[np.float32]) -> WeightedRows:
+        """Keep all rows with the probability `SURE` or more, and a random sample of the others."""
+        drawn = np.random.default_rng((self._iteration, place)).random(len(rows), np.float32)
+        kept = drawn * np.float32(SURE) < chances
+        return WeightedRows(rows[kept], np.maximum(chances[kept], np.float32(SURE)))
 
     def _score_noise(self, node: int, scores: NDArray[np.float32]) -> float:
         """Standard deviation of the noise of a node's scores."""
@@ -492,13 +470,37 @@ class Tao:
 
     def evaluate(self) -> tuple[float, float]:
         """Return the objective (equation 1, without dropped rows) and the error on the training rows."""
-        first = 2**self.state.depth - 1
-        problems = [NodeRows(place, own) for place, own in enumerate(self.sets[first:])]
-        common = Common(self.settings, self.state)
-        losses, wrong = np.sum([found for (found,) in all_results(self.executor, score_leaf, common, problems)], axis=0)
+        own = self.sets[2**self.state.depth - 1 :]
+        problems = [NodeRows(place, rows) for place, rows in enumerate(own)]
+        common, wrong = Common(self.settings, self.state, self.max_steps), 0.0
+        self.losses = np.full(len(self.table), np.nan)
+        for rows, (losses, n_wrong) in zip(own, all_results(self.executor, score_leaf, common, problems), strict=True):
+            self.losses[rows] = losses
+            wrong += float(n_wrong[0])
         weights = weights_in(self.table, self.learned)
         total = max(1, len(self.learned)) if weights is None else float(weights.sum(dtype=np.float64))
-        return float(losses) + self.state.penalty(self.settings), float(wrong) / total
+        return self._sum_of_losses(), wrong / total
+
+    def _losses(self) -> NDArray[np.float64]:
+        if self.losses is None:
+            self._find_losses(self.state.depth)
+        assert self.losses is not None
+        return self.losses
+
+    def _find_losses(self, depth: int) -> None:
+        """Find the losses of all rows, from the nodes of a depth down; NaN where these have no parameters yet."""
+        self.losses = np.full(len(self.table), np.nan)
+        nodes = range(2**depth - 1, 2 ** (depth + 1) - 1)
+        if None in self.state.leaves:
+            return
+        problems = [NodeRows(node, self.sets[node]) for node in nodes]
+        common = Common(self.settings, self.state, self.max_steps)
+        for node, (losses,) in zip(nodes, all_results(self.executor, score_node_losses, common, problems), strict=True):
+            self.losses[self.sets[node]] = losses
+
+    def _sum_of_losses(self) -> float:
+        """Return the objective by the losses of rows that are known."""
+        return Cost.of(self._losses()[self.learned], self.state.penalty(self.settings)).finite
 
 
 # --- growth --------------------------------------------------------------------------------------------
@@ -515,13 +517,14 @@ def grow(tao: Tao) -> bool:
     if not split:
         return False
     problems = [NodeRows(place, tao.sets[first + place]) for place in split]
-    found = all_results(tao.executor, split_leaf, Common(tao.settings, state), problems, keep=True)
+    found = all_results(tao.executor, split_leaf, Common(tao.settings, state, tao.max_steps), problems, keep=True)
     plane_of = {place: _plane_from(*parts) for place, parts in zip(split, found, strict=True)}
     planes = [plane_of.get(place, constant_plane(tao.table)) for place in range(len(state.leaves))]
     leaves = []
     for leaf, plane in zip(state.leaves, planes, strict=True):
         leaves += [leaf, empty_leaf(tao.table) if plane.is_constant else leaf]
     state.planes, state.leaves, state.depth = [*state.planes, *planes], leaves, state.depth + 1
+    tao.divide_sets(state.depth - 1)
     return True
 
 

@@ -487,24 +487,3 @@ def _offer_by_id(label, score, ids, scores, filled):
         at -= 1
     scores[at], ids[at] = score, label
     return filled + 1
-
-
-@bare_kernel
-def _probability_of(label, lane, row, rows, tree, lanes, opened):
-    """Return the probability of a label; opens the nodes above it that are not opened."""
-    place = opened.place[lane * opened.n_nodes : (lane + 1) * opened.n_nodes]
-    parents = array_at(tree[PARENTS], tree[N_LABELS], np.uint32)
-    places = array_at(tree[PLACES], tree[N_LABELS], np.uint32)
-    node = np.int64(parents[label])
-    while place[node] == 0:
-        top = node
-        while place[_field(tree, top, PARENT)] == 0:
-            top = np.int64(_field(tree, top, PARENT))
-        known = np.int64(place[_field(tree, top, PARENT)]) - 1
-        above = lanes.scores[_scores_of(lane, known, lanes, opened)][_field(tree, top, PLACE)]
-        _find_slots(lane, top, row, rows, tree, lanes)
-        _find_entries(lane, top, row, rows, tree, lanes)
-        scores = lanes.scores[_scores_of(lane, _keep_opened(lane, top, opened), lanes, opened)]
-        _add_up(lane, top, tree, lanes, scores)
-        _convert(lane, top, above, tree, scores)
-    return lanes.scores[_scores_of(lane, np.int64(place[node]) - 1, lanes, opened)][places[label]]

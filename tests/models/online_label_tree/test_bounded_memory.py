@@ -98,6 +98,18 @@ def test_a_bound_that_is_too_small_for_anything(learn):
         getattr(bounded(max_memory=0), learn)(X, y)
 
 
+def test_a_bound_below_the_smallest_model_is_named_in_the_error():
+    X, y = stream()
+    with pytest.raises(MemoryError, match=r"max_memory is 30.0 kB, but .* may need 4.* MB"):
+        bounded(max_memory=3e-5).partial_fit(X, y)
+
+
+def test_a_bound_beyond_all_memory():
+    X, y = stream(n_rows=20)
+    for bound in (1e9, 1e10, 1e30):
+        assert_same_model(bounded(max_memory=bound).partial_fit(X, y), bounded(max_memory=None).partial_fit(X, y), X)
+
+
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_a_model_that_is_saved_in_between_drops_the_same(variant, tmp_path):
     X, y = stream(1)

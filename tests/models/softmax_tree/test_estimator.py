@@ -313,6 +313,18 @@ def test_few_early_steps_are_as_accurate():
     assert quick.score(X[4000:], y[4000:]) > slow.score(X[4000:], y[4000:]) - 0.02
 
 
+def test_one_column_of_a_far_larger_scale_is_learned_without_few_steps():
+    random = np.random.RandomState(0)
+    y = random.randint(0, 10, 600)
+    X = random.normal(size=(600, 2)).astype(np.float32)
+    X[:, 0] += 10 * y
+    scores = [
+        treemax.SoftmaxTree(early_steps=steps, verbose=0).fit(X[:300], y[:300]).score(X[300:], y[300:])
+        for steps in ("auto", None)
+    ]
+    assert scores[1] > 0.95 > scores[0]  # which the documentation of `early_steps` says
+
+
 def test_without_spill_leaves_learn_from_the_rows_that_come_to_them():
     X, y = problem(300)
     tao, leaf_of = initial(X, y, 2, "balanced", TaoSettings(0.1, 5))

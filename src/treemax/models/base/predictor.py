@@ -51,11 +51,10 @@ def _one_row(indices: Any, values: Any) -> SparseRows:
         indices = _as_int32(indices)
     if type(values) is not np.ndarray or values.dtype != _FLOAT32 or not values.flags.c_contiguous:
         with np.errstate(over="ignore"):  # overflow becomes infinity, which raises below
-            values = np.ascontiguousarray(values, dtype=np.float32)
-    n = len(indices)
-    if indices.ndim != 1 or values.ndim != 1 or len(values) != n:
+            values = np.asarray(values, dtype=np.float32, order="C")
+    if indices.ndim != 1 or indices.shape != values.shape:
         raise ValueError(f"indices and values must be vectors of equal length, got {indices.shape} and {values.shape}.")
-    indptr, short = _starts(n)
+    indptr, short = _starts(len(indices))
     indices, values = read_only(indices), read_only(values)
     lowest = validation.lowest_features(short, indices, values, 1, MAX_FEATURES)
     if lowest < 0:
@@ -72,7 +71,7 @@ def _as_int32(indices: Any) -> NDArray[np.int32]:
         raise ValueError(f"indices must be integers, got dtype {found.dtype}.")
     if found.min() < 0 or found.max() >= 2**31:
         raise ValueError(f"indices must be between 0 and 2^31 - 1, got {found.min()} to {found.max()}.")
-    return np.ascontiguousarray(found, dtype=np.int32)
+    return np.asarray(found, dtype=np.int32, order="C")
 
 
 @lru_cache(maxsize=4096)

@@ -103,8 +103,8 @@ class OnlineTree:
 
     def bound_memory(self, n_bytes: float | None) -> None:
         """Set the most bytes of all arrays; None for no bound."""
-        most = kernels.NO_BOUND if n_bytes is None else int(n_bytes) - SMALLEST_BYTES
-        self.counts[kernels.MOST_BYTES] = max(0, most)
+        most = kernels.NO_BOUND if n_bytes is None else int(min(n_bytes, kernels.NO_BOUND)) - SMALLEST_BYTES
+        self.counts[kernels.MOST_BYTES] = most
 
     @property
     def is_bounded(self) -> bool:

@@ -22,7 +22,7 @@ from treemax.models.softmax_tree.model import Branch, Softmax, SoftmaxTreeModel
 from treemax.models.softmax_tree.objective import Objective
 from treemax.models.softmax_tree.smoothing import best_smoothing
 from treemax.models.softmax_tree.state import BETA, DROP, ZERO_ONE, Leaf, Plane, Record, SoftmaxTreeState, TaoSettings
-from treemax.models.softmax_tree.training import LAST_STEPS, LEAST_CHANCE, SURE, Tao, grow, table_of
+from treemax.models.softmax_tree.training import LEAST_CHANCE, MAX_STEPS, SURE, Tao, grow, table_of
 from treemax.parallel.pools import Threads
 
 
@@ -296,7 +296,7 @@ def test_with_early_steps_the_last_iteration_trains_only_leaves(sparse):
     for record in tao.run(4, leaf_of):
         steps_of[record.iteration] = tao.max_steps
         planes[record.iteration], leaves[record.iteration] = list(tao.state.planes), list(tao.state.leaves)
-    assert list(steps_of.values()) == [2, 2, 2, 2 * LAST_STEPS]
+    assert list(steps_of.values()) == [2, 2, 2, MAX_STEPS]
     assert all(a is b for a, b in zip(planes[2], planes[3])) and not all(a is b for a, b in zip(planes[0], planes[2]))
     assert not any(a is b for a, b in zip(leaves[2], leaves[3]))
     assert [(r.iteration, r.depth) for r in tao.state.history[-2:]] == [(3, 2), (3, 0)]
@@ -313,7 +313,7 @@ def test_few_early_steps_are_as_accurate():
     assert quick.score(X[4000:], y[4000:]) > slow.score(X[4000:], y[4000:]) - 0.02
 
 
-def test_one_column_of_a_far_larger_scale_is_learned_without_few_steps():
+def test_one_column_of_a_far_larger_scale_is_learned():
     random = np.random.RandomState(0)
     y = random.randint(0, 10, 600)
     X = random.normal(size=(600, 2)).astype(np.float32)
@@ -322,7 +322,7 @@ def test_one_column_of_a_far_larger_scale_is_learned_without_few_steps():
         treemax.SoftmaxTree(early_steps=steps, verbose=0).fit(X[:300], y[:300]).score(X[300:], y[300:])
         for steps in ("auto", None)
     ]
-    assert scores[1] > 0.95 > scores[0]  # which the documentation of `early_steps` says
+    assert min(scores) > 0.95
 
 
 def test_without_spill_leaves_learn_from_the_rows_that_come_to_them():

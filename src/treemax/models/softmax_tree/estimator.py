@@ -83,10 +83,10 @@ class SoftmaxTree(LabelClassifier):
         Fraction of the rows, drawn anew each time, that all iterations but the last use. 1 is the paper's algorithm;
         less saves most of the time if there are far more rows than weights.
     early_steps : "auto", int or None
-        Maximum number of solver steps at a leaf in all iterations but the last, which has three times as many and trains
-        only leaves. Early iterations use a sample of the rows that spill reaches a leaf with a small probability. "auto"
-        is 4 if at least half of the values in the rows are nonzero, else 3. None trains all nodes to `tolerance` in all
-        iterations, as in the paper. Few steps need columns of similar scale: standardise others, or set None.
+        Maximum number of solver steps at a leaf in all iterations but the last, which trains only leaves, to `tolerance`.
+        Early iterations use a sample of the rows that spill reaches a leaf with a small probability. "auto" is 4 if at
+        least half of the values in the rows are nonzero, else 3. None trains all nodes to `tolerance` in all iterations,
+        as in the paper.
     smoothing : "auto" or float
         Probability of each class that is not in the leaf, before normalisation. "auto" is the one with the largest
         likelihood of a tenth of the rows, after a second training on the others; of all rows if there are fewer than 200.

@@ -7,8 +7,8 @@ accepted only if the objective of its reduced problem does not increase, so that
 increase either (unless `accept_worse`).
 
 With `early_steps`, the solvers stop after a few steps, which continue in the next iteration: decisions need only to know
-which side predicts the class, and the trees are as accurate. The last iteration trains only leaves, on the rows of the
-final decisions.
+which side predicts the class, and the trees are as accurate. The last iteration trains only leaves, to the tolerance, on
+the rows of the final decisions.
 """
 
 from __future__ import annotations
@@ -32,7 +32,6 @@ from treemax.parallel.pools import Arrays, Executor, Table, Work, all_results
 
 MAX_STEPS = 200  # of the solvers, at one node
 PLANE_STEPS = 5  # quasi-Newton steps at a decision node of dense rows, times `early_steps`
-LAST_STEPS = 3  # in the last iteration, times `early_steps`
 ROWS_TO_SPLIT = 2  # per class that a leaf may have: smaller leaves are not split
 LEAST_CHANCE = 0.02  # with spill, minimum probability that a row reaches a leaf that learns from it
 SURE = 0.2  # a row that reaches a leaf with a smaller probability is one of a sample
@@ -297,7 +296,7 @@ class Tao:
             early_steps = self.settings.early_steps
             if early_steps is not None:
                 self._is_early, self._only_leaves = not is_last, is_last and has_planes
-                self.max_steps = early_steps if self._is_early else LAST_STEPS * early_steps
+                self.max_steps = early_steps if self._is_early else MAX_STEPS
             if iteration == first or self.settings.early_share < 1.0:
                 self.learned = self.rows_to_learn(iteration, iterations)
                 self.find_reduced_sets(iteration, None if has_planes else leaf_of)

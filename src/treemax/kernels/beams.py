@@ -125,16 +125,18 @@ def beam_labels(indptr, indices, values, trees, width, ids, probabilities):
             for t in range(n_trees):
                 lane = i * n_trees + t
                 lanes.row[lane], lanes.tree[lane], found.of_lane[lane], found.n_known[lane] = first + i, t, i, 0
+        best, best_scores = lanes.best, lanes.best_scores
+        if not several:
+            best, best_scores = ids[first : first + n].reshape(-1), probabilities[first : first + n].reshape(-1)
+        for number in range(2 if several else 1):  # one call, with a variable: another one would be compiled anew
+            if number == 1:
+                _collect(n, trees, lanes, found)
+            _search(rows, n * n_trees, number == 1, trees, lanes, opened, found, best, best_scores)
         if several:
-            _search(rows, n * n_trees, False, trees, lanes, opened, found, lanes.best, lanes.best_scores)
-            _collect(n, trees, lanes, found)
-            _search(rows, n * n_trees, True, trees, lanes, opened, found, lanes.best, lanes.best_scores)
             for i in range(n):
                 _rank_by_mean(i, trees, lanes, opened, found, ids[first + i], probabilities[first + i])
         else:
-            own_ids, own = ids[first : first + n].reshape(-1), probabilities[first : first + n].reshape(-1)
-            _search(rows, n, False, trees, lanes, opened, found, own_ids, own)
-            _to_labels(trees, lanes, n, own_ids, own)
+            _to_labels(trees, lanes, n, best, best_scores)
         first += n
 
 

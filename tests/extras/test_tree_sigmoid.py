@@ -50,6 +50,11 @@ def padded(lists=LISTS, filling=-100):
     return torch.tensor([[*labels, *[filling] * (most - len(labels))] for labels in lists])
 
 
+def pair_of(lists):
+    flat = [label for labels in lists for label in labels]
+    return torch.tensor(flat), torch.tensor([0, *np.cumsum([len(labels) for labels in lists])[:-1].tolist()])
+
+
 def multi_hot(lists=LISTS):
     return torch.tensor([[label in labels for label in range(N_LABELS)] for labels in lists])
 
@@ -69,6 +74,21 @@ def test_loss_and_gradients_are_those_of_the_reference(layer):
         torch.testing.assert_close(one, torch.zeros_like(one) if other is None else other)
     again = torch.autograd.grad(loss, parameters)
     assert all(torch.equal(one, other) for one, other in zip(found, again))
+
+
+@pytest.mark.parametrize("name", [name for name in SETTINGS if name != "no bias"])
+def test_biases_begin_at_the_frequencies_of_labels(name):
+    """Without any input, the probability of a label is its share of the counts."""
+    layer = one_layer(**SETTINGS[name])
+    counts = torch.ones(N_LABELS) if layer._counts is None else layer._counts
+    found = layer.log_prob(torch.zeros(1, FEATURES, dtype=torch.float64)).exp()
+    torch.testing.assert_close(found[0], (counts / counts.sum()).double(), rtol=1e-4, atol=1e-5)
+
+
+def test_labels_that_never_occur_begin_as_improbable():
+    layer = one_layer(structure=GROUPS, counts=np.where(np.arange(N_LABELS) < 9, 0, 5))
+    found = layer.log_prob(torch.zeros(1, FEATURES, dtype=torch.float64)).exp()[0]
+    assert found[:9].max() < 1e-5 < 0.05 < found[9:].min()
 
 
 def test_gradients_pass_gradcheck(layer):
@@ -148,11 +168,9 @@ def test_extreme_logits_have_a_finite_loss():
 def test_every_form_of_target_gives_the_same_loss(layer):
     hidden = vectors()
     expected = layer(hidden, padded())
-    flat = torch.tensor([label for labels in LISTS for label in labels])
-    offsets = torch.tensor([0, *np.cumsum([len(labels) for labels in LISTS])[:-1].tolist()])
     hot = multi_hot()
     for target in (
-        (flat, offsets), hot, hot.double(), hot.float().to_sparse(), hot.float().to_sparse_csr(),
+        pair_of(LISTS), hot, hot.double(), hot.float().to_sparse(), hot.float().to_sparse_csr(),
         torch.nn.functional.pad(padded(), (1, 2), value=-100), padded().flip(1),
     ):  # fmt: skip
         torch.testing.assert_close(layer(hidden, target), expected)
@@ -163,10 +181,11 @@ def test_every_form_of_target_gives_the_same_loss(layer):
 def test_rows_without_labels_have_the_loss_of_the_root(layer):
     hidden = vectors(3)
     expected = slow_losses(layer, hidden, [[], [], []]).mean()
-    for target in (torch.full((3, 2), -100), torch.empty(3, 0, dtype=torch.int64), multi_hot([[], [], []])):
+    hot = multi_hot([[], [], []])
+    pair = torch.empty(0, dtype=torch.int64), torch.zeros(3, dtype=torch.int64)
+    lists = torch.full((3, 2), -100), torch.empty(3, 0, dtype=torch.int64)
+    for target in (*lists, pair, hot, hot.float().to_sparse(), hot.float().to_sparse_csr()):
         torch.testing.assert_close(layer(hidden, target), expected)
-    empty = torch.empty(0, dtype=torch.int64)
-    torch.testing.assert_close(layer(hidden, (empty, torch.zeros(3, dtype=torch.int64))), expected)
 
 
 def test_any_leading_dimensions():
@@ -187,9 +206,13 @@ def test_any_leading_dimensions():
 def test_an_empty_batch(layer):
     hidden = vectors(0)
     layer.reduction = "sum"
-    loss = layer(hidden.requires_grad_(), torch.empty(0, 3, dtype=torch.int64))
-    loss.backward()
-    assert loss == 0 and not layer.weight.grad.any()
+    nothing = torch.empty(0, dtype=torch.int64)
+    hot = torch.empty(0, N_LABELS)
+    for target in (torch.empty(0, 3, dtype=torch.int64), (nothing, nothing), hot, hot.to_sparse(), hot.to_sparse_csr()):
+        layer.zero_grad()
+        loss = layer(hidden.requires_grad_(), target)
+        loss.backward()
+        assert loss == 0 and not layer.weight.grad.any()
     assert layer.topk(hidden, 3)[1].shape == (0, 3) and layer.log_prob(hidden).shape == (0, N_LABELS)
     assert layer.predict(hidden).shape == (0, 0)
 
@@ -223,6 +246,8 @@ def test_exact_search_widens_its_beam():
 @pytest.mark.parametrize("threshold", [0.05, 0.5, 1.0])
 def test_predict_finds_the_labels_above_the_threshold(layer, threshold, monkeypatch):
     monkeypatch.setattr("treemax.torch.search.AT_ONCE", 64)  # several blocks of pairs
+    for bias in (layer.bias, layer.node_bias) if layer.bias is not None else ():
+        torch.nn.init.zeros_(bias)  # so that some labels are probable
     hidden = vectors(40)
     probability = layer.log_prob(hidden).exp()
     expected = [
@@ -263,6 +288,10 @@ def test_state_holds_the_tree(tmp_path):
     assert torch.equal(other.places, layer.places)
     torch.testing.assert_close(other(vectors(), padded()), layer(vectors(), padded()))
     torch.testing.assert_close(copy.deepcopy(layer).log_prob(vectors()), layer.log_prob(vectors()))
+    without_tree = one_layer(device="meta").to_empty(device="cpu")
+    without_tree.reset_parameters()
+    without_tree.load_state_dict(layer.state_dict())
+    torch.testing.assert_close(without_tree.log_prob(vectors()), layer.log_prob(vectors()))
     with pytest.raises(RuntimeError, match="the tree of the state has the shape"):
         layer.load_state_dict(one_layer(depth=3).state_dict())
 
@@ -274,12 +303,15 @@ def test_compiled_layers_agree():
     def loss_of(hidden, target):
         return layer(model(hidden), target)
 
-    compiled = torch.compile(loss_of, backend="aot_eager", fullgraph=True)
     parameters = [*layer.parameters(), *model.parameters()]
-    hidden = vectors(dtype=torch.float32)
-    found = torch.autograd.grad(compiled(hidden, padded()), parameters)
-    for one, other in zip(found, torch.autograd.grad(loss_of(hidden, padded()), parameters)):
-        torch.testing.assert_close(one, other)
+    of_lists = torch.compile(loss_of, backend="aot_eager", fullgraph=True)
+    of_pairs = torch.compile(loss_of, backend="aot_eager")
+    for lists in (LISTS, LISTS[2:6]):  # the second with dynamic shapes
+        hidden, target = vectors(len(lists), dtype=torch.float32), padded(lists)
+        wanted = torch.autograd.grad(loss_of(hidden, target), parameters)
+        for loss in (of_lists(hidden, target), of_pairs(hidden, pair_of(lists))):
+            for one, other in zip(torch.autograd.grad(loss, parameters), wanted):
+                torch.testing.assert_close(one, other)
 
 
 def test_learning_finds_the_labels():

@@ -335,3 +335,8 @@ def test_bad_input_is_refused():
 def test_importing_treemax_does_not_import_torch():
     code = "import treemax, treemax.models, sys; assert 'torch' not in sys.modules"
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_importing_the_layers_does_not_import_numba():
+    code = "import treemax.torch, sys; assert not {'numba', 'sklearn'} & sys.modules.keys()"
+    subprocess.run([sys.executable, "-c", code], check=True)

@@ -1,4 +1,7 @@
-"""The Triton kernels against plain PyTorch: on a GPU, or anywhere, slowly, under TRITON_INTERPRET=1."""
+"""The Triton kernels against plain PyTorch: on a GPU, or anywhere, slowly, under TRITON_INTERPRET=1.
+
+The interpreter of Triton 3.8 does; that of 3.9 refuses masks made of a scalar and a vector.
+"""
 
 from __future__ import annotations
 
@@ -62,8 +65,9 @@ def answers_of(layer, hidden, target):
     return [loss.detach(), *gradients, *exact, *beam, layer._statistics.counts, *layer._statistics.sums]
 
 
+@pytest.mark.parametrize("as_pair", [False, True])
 @pytest.mark.parametrize("name", SETTINGS)
-def test_kernels_of_several_labels_agree_with_plain_pytorch(name, monkeypatch, high_precision):
+def test_kernels_of_several_labels_agree_with_plain_pytorch(name, as_pair, monkeypatch, high_precision):
     torch.manual_seed(0)
     settings = {key: value for key, value in SETTINGS[name].items() if key != "reassign_every"}
     layer = TreeSigmoid(24, 50, device=DEVICE, **settings)
@@ -71,6 +75,9 @@ def test_kernels_of_several_labels_agree_with_plain_pytorch(name, monkeypatch, h
     hidden = torch.randn(n_rows, 24, device=DEVICE, requires_grad=True)
     target = torch.randint(50, (n_rows, 4), device=DEVICE)
     target[:10, 1], target[10:20, 2:], target[25:27] = 3, -100, -100
+    if as_pair:
+        lengths = (target != -100).sum(dim=1)
+        target = target[target != -100], lengths.cumsum(0) - lengths
     answers = []
     for fast in (False, True):
         monkeypatch.setattr(grouped, "can_use", lambda tensor, fast=fast: fast)
@@ -78,6 +85,7 @@ def test_kernels_of_several_labels_agree_with_plain_pytorch(name, monkeypatch, h
         weighted = (loss * torch.linspace(0, 1, loss.numel(), device=DEVICE)).sum() if loss.dim() else loss
         gradients = torch.autograd.grad(weighted, [hidden, *layer.parameters()])
         exact, beam = layer.topk(hidden, 5, beam=None), layer.topk(hidden, 3, beam=3)
-        answers.append([loss.detach(), *gradients, *exact, *beam, layer.predict(hidden, 0.3)])
+        answers.append([loss.detach(), *gradients, *exact, *beam, layer.predict(hidden, 0.02)])
+        assert (answers[-1][-1] >= 0).any()
     for plain, kernel in zip(*answers):
         torch.testing.assert_close(kernel, plain, rtol=1e-4, atol=1e-5)

@@ -45,10 +45,10 @@ class TreeLayer(nn.Module):
             raise ValueError(f"reduction must be one of {', '.join(REDUCTIONS)}, got {reduction!r}.")
         self.in_features, self.n_classes = in_features, n_classes
         self.ignore_index, self.reduction = ignore_index, reduction
-        frequency = _checked_counts(counts, n_classes)
+        self._counts = _checked_counts(counts, n_classes)
         if isinstance(structure, str):
-            shape = choose_shape(n_classes, depth, arity, n_direct, frequency is not None)
-            places = spread_evenly(shape, _order(structure, frequency, shape, seed))
+            shape = choose_shape(n_classes, depth, arity, n_direct, self._counts is not None)
+            places = spread_evenly(shape, _order(structure, self._counts, shape, seed))
         else:
             shape, places = custom_structure(structure, n_classes)
         self.shape = shape
@@ -71,7 +71,7 @@ class TreeLayer(nn.Module):
 
     @torch.no_grad()
     def topk(self, hidden: Tensor, k: int = 5, beam: int | None = 16) -> tuple[Tensor, Tensor]:
-        """log p and indices of the k most probable classes, best first, each of shape (..., k).
+        """Return log p and indices of the k most probable classes, best first, each of shape (..., k).
 
         Beam search of width `beam`, which may miss better classes below other nodes. `beam=None` is exact: it widens the
         beam for the rows that need it.
@@ -91,7 +91,7 @@ class TreeLayer(nn.Module):
         return found.view(*hidden.shape[:-1], self.n_classes)
 
     def _rows(self, hidden: Tensor) -> Tensor:
-        """Hidden vectors as a matrix, in the autocast type if enabled."""
+        """Return hidden vectors as a matrix, in the autocast type if enabled."""
         if hidden.dim() < 1 or hidden.shape[-1] != self.in_features:
             raise ValueError(
                 f"hidden must have {self.in_features} numbers in its last dimension (in_features), got shape "

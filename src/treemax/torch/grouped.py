@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from treemax.torch.layer import Gradients, Layer, Rows, SavedForBackward
+from treemax.torch.layer import Entries, Gradients, Layer, Pairs, Rows, SavedForBackward
 from treemax.torch.plain import packed_in_order, root_weight
 from treemax.torch.reassignment import Statistics
 
@@ -43,14 +43,14 @@ class Blocks(NamedTuple):
     registers: int | None = None  # at most, of a thread
 
     def within(self, arity: int, features: int) -> Blocks:
-        """Block sizes limited to the size of the matrix."""
+        """Return block sizes limited to the size of the matrix."""
         return self._replace(
             children=min(self.children, max(16, _power_of_two(arity))),
             features=min(self.features, max(16, _power_of_two(features))),
         )
 
     def options(self) -> dict[str, Any]:
-        """Keyword arguments of a kernel."""
+        """Return keyword arguments of a kernel."""
         return {
             "BLOCK_CHILDREN": self.children,
             "BLOCK_FEATURES": self.features,
@@ -96,7 +96,7 @@ def _kernels() -> Any:
 
 
 def _precision(dtype: torch.dtype) -> str:
-    """Precision of float32 products: TF32 if PyTorch may use it, else the sum of three TF32 products."""
+    """Return the precision of float32 products: TF32 if PyTorch may use it, else the sum of three TF32 products."""
     return "tf32x3" if dtype == torch.float32 and torch.get_float32_matmul_precision() == "highest" else "tf32"
 
 
@@ -148,7 +148,7 @@ def _aligned(tensor: Tensor) -> Tensor:
 
 
 def _unaligned(*tensors: Tensor | None) -> int:
-    """Nonzero if a tensor is not aligned to 16 bytes, which needs another version of a kernel."""
+    """Return nonzero if a tensor is not aligned to 16 bytes, which needs another version of a kernel."""
     places = 0
     for tensor in tensors:
         if tensor is not None:
@@ -285,15 +285,15 @@ def _level_plan(sizes: Sizes, level: int) -> LevelPlan:
 
 
 def _fields(sizes: Sizes, level: int, pairs: bool) -> dict[str, int]:
-    """Where the kernels find the rows and the starts of the nodes: in packed `Rows`, or in pairs of row and node, with
-    rows and starts of one level."""
+    """Return where the kernels find the rows and the starts of the nodes: in packed `Rows`, or in pairs of row and
+    node, with rows and starts of one level."""
     if pairs:
         return {"ORDER": 0, "STARTS": 1, "FIRST": 0}
     return {"ORDER": 1, "STARTS": 3, "FIRST": sum(above + 1 for above, _ in sizes.nodes[:level])}
 
 
 def _logits_program(sizes: Sizes, level: int, pairs: bool) -> Program:
-    """Logits of a level."""
+    """Return logits of a level."""
     n_nodes, arity = sizes.nodes[level]
     blocks = LOGITS[sizes.hidden_type == torch.float32].within(arity, sizes.features)
     n_tiles, tiling = _tiling(sizes.n_rows, n_nodes)
@@ -305,7 +305,7 @@ def _logits_program(sizes: Sizes, level: int, pairs: bool) -> Program:
 
 
 def _level_gradients(sizes: Sizes, level: int, slope_step: int, pairs: bool) -> Program:
-    """Gradients of a level. For pairs, the outputs are errors that include the output gradient."""
+    """Return gradients of a level. For pairs, the outputs are errors that include the output gradient."""
     n_nodes, arity = sizes.nodes[level]
     below = sizes.n_places // (n_nodes * arity)
     single = sizes.hidden_type == torch.float32
@@ -317,14 +317,14 @@ def _level_gradients(sizes: Sizes, level: int, slope_step: int, pairs: bool) -> 
     n_programs = n_tiles * -(-sizes.features // rows.features) + n_nodes * -(-arity // node.children)
     return Program(
         "level_gradients", (n_programs,), ADDS=level > 0, PAIRS=pairs, MEAN=sizes.reduction == "mean", SLOPE_STEP=slope_step,
-        N_BOUNDS=sizes.n_bounds, **_fields(sizes, level, pairs), BELOW=below, N_NODES=n_nodes, ARITY=arity, FEATURES=sizes.features, HAS_BIAS=sizes.has_bias, PRECISION=sizes.precision, TILES=n_tiles, **tiling,
+        N_BOUNDS=sizes.n_bounds, **_fields(sizes, level, pairs), BELOW=below, N_NODES=n_nodes, ARITY=arity, FEATURES=sizes.features, HAS_BIAS=sizes.has_bias, PRECISION=sizes.precision, **tiling,
         CHILDREN_OF_ROWS=rows.children, FEATURES_OF_ROWS=rows.features, CHILDREN_OF_NODE=node.children,
         FEATURES_OF_NODE=node.features, num_warps=node.warps, num_stages=node.stages, maxnreg=registers,
     )  # fmt: skip
 
 
 def _tiling(n_rows: int, n_nodes: int) -> tuple[int, dict[str, int]]:
-    """Maximum number of tiles, and the constants by which the kernels find the tiles of a node."""
+    """Return the maximum number of tiles, and the constants by which the kernels find the tiles of a node."""
     block_rows = min(64, max(LEAST_ROWS, _power_of_two(n_rows // n_nodes) // 2))
     step = _power_of_two(math.isqrt(n_nodes) + 1)
     options = {"BLOCK_ROWS": block_rows, "STEP": step, "STEPS": _power_of_two(-(-n_nodes // step))}
@@ -408,7 +408,7 @@ def _backward(
 
 
 def _root_products(hidden: Tensor, layer: Layer, saved: SavedForBackward, grad_output: Tensor) -> tuple[Tensor, Tensor]:
-    """Root products of the gradients by hidden (without the output gradient) and by the root's children."""
+    """Return root products of the gradients by hidden (without the output gradient) and by the root's children."""
     of_hidden = torch.mm(saved.root_error, root_weight(hidden.dtype, layer))
     error = saved.root_error if grad_output.dim() == 0 else saved.root_error * grad_output[:, None].to(hidden.dtype)
     return of_hidden, torch.mm(error.t(), hidden)
@@ -444,7 +444,7 @@ def node_logits(hidden: Tensor, layer: Layer, level: int, rows: Tensor, starts: 
 
 @lru_cache(maxsize=256)
 def _pair_program(sizes: Sizes, level: int) -> Program:
-    """Logits for pairs of row and node."""
+    """Return logits for pairs of row and node."""
     return _logits_program(sizes, level, pairs=True)
 
 
@@ -466,32 +466,29 @@ def _pair_gradients(sizes: Sizes, level: int) -> Program:
     return _level_gradients(sizes, level, 0, pairs=True)
 
 
-def binary_at_root(logits: Tensor, children: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+def binary_at_root(logits: Tensor, children: Entries, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
     """See `treemax.torch.plain.binary_at_root`."""
     loss = logits.new_empty(len(logits))
-    return loss, _binary(logits, None, None, None, children, loss, dtype, 1)
+    return loss, _binary(logits, None, children, loss, dtype, 1)
 
 
 def binary_at_level(
-    logits: Tensor, rows: Tensor, starts: Tensor, nodes: Tensor, place: Tensor, layer: Layer, level: int, loss: Tensor,
-    dtype: torch.dtype,
-) -> Tensor:  # fmt: skip
+    logits: Tensor, pairs: Pairs, places: Entries, layer: Layer, level: int, loss: Tensor, dtype: torch.dtype
+) -> Tensor:
     """See `treemax.torch.plain.binary_at_level`; the parts of a row's loss are summed in no fixed order."""
-    return _binary(
-        logits, rows, starts[-1:], nodes, place, loss, dtype, layer.n_places // layer.children[level].numel()
-    )
+    return _binary(logits, pairs, places, loss, dtype, layer.n_places // layer.children[level].numel())
 
 
 def _binary(
-    logits: Tensor, rows: Tensor | None, n_used: Tensor | None, nodes: Tensor | None, places: Tensor, loss: Tensor,
-    dtype: torch.dtype, below: int,
-) -> Tensor:  # fmt: skip
+    logits: Tensor, pairs: Pairs | None, entries: Entries, loss: Tensor, dtype: torch.dtype, below: int
+) -> Tensor:
     n_pairs, width = logits.shape
     error = logits if dtype == torch.float32 else torch.empty_like(logits, dtype=dtype)
+    rows, n_used, nodes = (None, None, None) if pairs is None else (pairs.rows, pairs.starts[-1:], pairs.nodes)
     block = min(2048, _power_of_two(width))
     _run(
-        "binary", (n_pairs,), logits, rows, n_used, nodes, places, loss, error, places.shape[1], PAIRS=rows is not None,
-        BELOW=below, WIDTH=width, BLOCK=block, num_warps=2 if block <= 512 else 4,
+        "binary", (n_pairs,), logits, rows, n_used, nodes, entries.values, entries.offsets, loss, error,
+        PAIRS=pairs is not None, BELOW=below, WIDTH=width, BLOCK=block, num_warps=2 if block <= 512 else 4,
     )  # fmt: skip
     return error
 
@@ -506,7 +503,7 @@ def root_logits(hidden: Tensor, layer: Layer) -> Tensor:
 
 @lru_cache(maxsize=256)
 def _root_program(sizes: Sizes) -> Program:
-    """Logits of the root's children."""
+    """Return logits of the root's children."""
     n_tiles, root = _root_tiling(sizes)
     return Program("root_logits", (n_tiles,), **root)
 
@@ -520,7 +517,7 @@ def can_find_best(hidden: Tensor, layer: Layer, k: int, beam: int) -> bool:
 def best_at_root(
     hidden: Tensor, layer: Layer, k: int, beam: int, sigmoid: bool
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """log p and indices of the k best direct classes, and of the `beam` + 1 best nodes."""
+    """Return log p and indices of the k best direct classes, and of the `beam` + 1 best nodes."""
     logits = root_logits(hidden, layer)
     n_rows, width = logits.shape
     scores, node_scores = (logits.new_empty(n_rows, number) for number in (k, beam + 1))
@@ -536,7 +533,7 @@ def best_at_root(
 def best_below(
     logits: Tensor, order: Tensor, nodes: Tensor, above: Tensor, table: Tensor, k: int, sigmoid: bool
 ) -> tuple[Tensor, Tensor]:
-    """log p and indices of the k best classes below each of some nodes; logits are in the order of `order`."""
+    """Return log p and indices of the k best classes below each of some nodes; logits are in the order of `order`."""
     n_pairs, width = logits.shape
     scores = logits.new_empty(n_pairs, k)
     classes = torch.empty_like(scores, dtype=torch.int64)

@@ -7,58 +7,44 @@ nothing synchronises with it.
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from treemax.torch import grouped, plain
-from treemax.torch.layer import Gradients, Layer, SavedForBackward, accumulation_dtype
-
-
-class Pairs(NamedTuple):
-    """The distinct pairs of row and node of a level, sorted by node.
-
-    The rows at node v are rows[starts[v] : starts[v + 1]]; entries after the last node are unused.
-    """
-
-    rows: Tensor
-    starts: Tensor
-    nodes: Tensor
-
-    @classmethod
-    def packed_size(cls, n_labels: int, layer: Layer) -> int:
-        """Size of the tensor that packs the rows and starts of all levels."""
-        return len(layer.children) * n_labels + layer.bounds.shape[0]
+from treemax.torch.layer import Entries, Gradients, Layer, Pairs, SavedForBackward, accumulation_dtype
 
 
 def forward(
-    hidden: Tensor, target: Tensor, layer: Layer, ignore_index: int, reduction: str
+    hidden: Tensor, labels: Tensor, offsets: Tensor, layer: Layer, ignore_index: int, reduction: str
 ) -> tuple[Tensor, SavedForBackward]:
     """Return the binary cross-entropy of each row, and the tensors for the backward pass: there, outputs are errors.
 
-    `target` has the labels of each row, filled up with `ignore_index`. A label may be repeated.
+    `labels` and `offsets` are `LabelLists`. A label may be repeated.
     """
-    unused = target == ignore_index
-    known = target.masked_fill(unused, 0)
+    unused = labels == ignore_index
+    known = labels.masked_fill(unused, 0)
     with torch.cuda.device_of(hidden):
         backend = _backend(hidden, layer)
-        children = layer.root_child[known].masked_fill_(unused, -1)
+        at = torch.arange(len(labels), device=labels.device)
+        row = torch.searchsorted(offsets, at, right=True).sub_(1).clamp_(max=len(hidden) - 1)
+        children = Entries(layer.root_child[known].masked_fill_(unused, -1), row, offsets)
         loss, root_error = backend.binary_at_root(backend.root_logits(hidden, layer), children, hidden.dtype)
-        place = layer.place[known].long().masked_fill_(unused, layer.n_places)
-        levels, errors = _pairs(place, layer), []
+        places = Entries(layer.place[known].long().masked_fill_(unused, layer.n_places), row, offsets)
+        levels, errors = _pairs(places, len(hidden), layer), []
         for level, pairs in enumerate(levels):
             logits = backend.node_logits(hidden, layer, level, pairs.rows, pairs.starts)
-            errors.append(backend.binary_at_level(logits, *pairs, place, layer, level, loss, hidden.dtype))
+            errors.append(backend.binary_at_level(logits, pairs, places, layer, level, loss, hidden.dtype))
     value = {"none": loss.clone, "sum": loss.sum, "mean": loss.mean}[reduction]()
     packed = [*(pairs.rows for pairs in levels), *(pairs.starts for pairs in levels)]
-    return value, SavedForBackward(torch.cat([*packed, target.new_empty(0)]), root_error, errors)
+    return value, SavedForBackward(torch.cat([*packed, labels.new_empty(0)]), root_error, errors)
 
 
 def backward(
     grad_output: Tensor, hidden: Tensor, layer: Layer, saved: SavedForBackward, reduction: str
 ) -> tuple[Tensor, Gradients]:
-    """Gradients by hidden and by the parameters."""
+    """Return gradients by hidden and by the parameters."""
     n_rows = len(hidden)
     row_gradients = (grad_output / max(1, n_rows) if reduction == "mean" else grad_output).expand(n_rows)
     gradients = Gradients.like(layer)
@@ -79,17 +65,13 @@ def _backend(hidden: Tensor, layer: Layer) -> Any:
     return grouped if grouped.can_run(hidden, layer) else plain
 
 
-def _pairs(place: Tensor, layer: Layer) -> list[Pairs]:
-    """Return the pairs of row and node of each level.
-
-    `place` has the places of each row's labels; that of a direct label, or of none, is the number of places.
-    """
+def _pairs(places: Entries, n_rows: int, layer: Layer) -> list[Pairs]:
+    """Return the pairs of row and node of each level."""
     if not layer.children:
         return []
-    n_rows, n_labels = len(place), place.numel()
-    row = torch.arange(n_rows, device=place.device)[:, None]
+    place, row, _ = places
     keys = torch.stack([place // (layer.n_places // len(table)) * n_rows + row for table in layer.children])
-    keys = keys.view(len(keys), n_labels).sort(dim=1).values
+    keys = keys.sort(dim=1).values
     number = torch.zeros_like(keys)  # of each key among the distinct ones
     torch.cumsum(keys[:, 1:] != keys[:, :-1], dim=1, out=number[:, 1:])
     keys = torch.full_like(keys, (layer.n_places + 1) * n_rows).scatter_(1, number, keys)

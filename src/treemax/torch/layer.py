@@ -54,15 +54,42 @@ class Rows(NamedTuple):
 
     @classmethod
     def packed_size(cls, n_rows: int, layer: Layer) -> int:
-        """Size of the tensor that packs all fields; its last element is a counter of the kernels."""
+        """Return the size of the tensor that packs all fields; its last element is a counter of the kernels."""
         return 3 * n_rows + layer.bounds.shape[0] + 2
 
     @classmethod
     def unpack(cls, packed: Tensor, n_rows: int, layer: Layer) -> Rows:
-        """Views of a tensor with the concatenated fields."""
+        """Return views of a tensor with the concatenated fields."""
         n_starts = [table.shape[0] + 1 for table in layer.children]
         root_target, order, place, *starts, n_counted, _ = packed.split([*[n_rows] * 3, *n_starts, 1, 1])
         return cls(root_target, order, place, starts, n_counted[0])
+
+
+class Entries(NamedTuple):
+    """The labels of all rows of a batch, as places in the tree or as children of the root.
+
+    `values[i]` belongs to row[i]; those of row r are values[offsets[r] : offsets[r + 1]].
+    """
+
+    values: Tensor
+    row: Tensor
+    offsets: Tensor
+
+
+class Pairs(NamedTuple):
+    """The distinct pairs of row and node of a level, sorted by node.
+
+    The rows at node v are rows[starts[v] : starts[v + 1]]; entries after the last node are unused.
+    """
+
+    rows: Tensor
+    starts: Tensor
+    nodes: Tensor
+
+    @classmethod
+    def packed_size(cls, n_labels: int, layer: Layer) -> int:
+        """Return the size of the tensor that packs the rows and starts of all levels."""
+        return len(layer.children) * n_labels + layer.bounds.shape[0]
 
 
 class Gradients(NamedTuple):
@@ -75,7 +102,7 @@ class Gradients(NamedTuple):
 
     @classmethod
     def like(cls, layer: Layer) -> Gradients:
-        """Uninitialised, except zeros for nodes below the top ones, some of which may have no classes."""
+        """Return uninitialised gradients, except zeros for nodes below the top ones, which may have no classes."""
         of_nodes = torch.zeros_like if len(layer.children) > 1 else torch.empty_like
         return cls(
             torch.empty_like(layer.weight),

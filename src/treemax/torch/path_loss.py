@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from treemax.torch import grouped, label_loss, plain
-from treemax.torch.layer import Gradients, Layer, Rows, SavedForBackward, accumulation_dtype
+from treemax.torch.layer import Gradients, Layer, Pairs, Rows, SavedForBackward, accumulation_dtype
 from treemax.torch.reassignment import Statistics
 
 
@@ -24,30 +24,32 @@ def path_loss(
     ignore_index: int,
     reduction: str,
     statistics: Statistics | None = None,
+    offsets: Tensor | None = None,
 ) -> Tensor:
-    """-log p of the targets (reduction "none"), their mean or their sum.
+    """Return -log p of the targets (reduction "none"), their mean or their sum.
 
     Computed in the type of `hidden`. Rows whose target is `ignore_index` have no loss. Eager calls add the outputs of
-    nodes to `statistics`, if given. A target of two dimensions has several labels for each row, and the loss is that of
+    nodes to `statistics`, if given. With offsets, rows have several labels, as in `LabelLists`, and the loss is that of
     `treemax.torch.label_loss`.
     """
     if torch.compiler.is_compiling():
-        return _forward(hidden, target, *layer, ignore_index, reduction)[0]
-    call = _Call(target, layer[4:], ignore_index, reduction, statistics)
+        return _forward(hidden, target, offsets, *layer, ignore_index, reduction)[0]
+    call = _Call(target, offsets, layer[4:], ignore_index, reduction, statistics)
     return _PathLoss.apply(hidden, *layer[:4], call)
 
 
 def _compute(
     hidden: Tensor,
     target: Tensor,
+    offsets: Tensor | None,
     layer: Layer,
     ignore_index: int,
     reduction: str,
     statistics: Statistics | None = None,
 ) -> tuple[Tensor, SavedForBackward]:
     hidden, target = hidden.contiguous(), target.contiguous()
-    if target.dim() == 2:
-        return label_loss.forward(hidden, target, layer, ignore_index, reduction)
+    if offsets is not None:
+        return label_loss.forward(hidden, target, offsets, layer, ignore_index, reduction)
     backend = grouped if grouped.can_run(hidden, layer) else plain
     return backend.forward(hidden, target, layer, ignore_index, reduction, statistics)
 
@@ -65,6 +67,7 @@ class _Call(NamedTuple):
     """Arguments of a step without gradients."""
 
     target: Tensor
+    offsets: Tensor | None
     tables: tuple[Any, ...]
     ignore_index: int
     reduction: str
@@ -78,10 +81,12 @@ class _PathLoss(torch.autograd.Function):
     def forward(ctx: Any, *arguments: Any) -> Tensor:
         hidden, *parameters, call = arguments
         layer = Layer(*parameters, *call.tables)
-        value, saved = _compute(hidden, call.target, layer, call.ignore_index, call.reduction, call.statistics)
+        value, saved = _compute(
+            hidden, call.target, call.offsets, layer, call.ignore_index, call.reduction, call.statistics
+        )
         ctx.save_for_backward(hidden, *parameters, *saved[:2], *saved.outputs)
         ctx.tables, ctx.reduction, ctx.plan = call.tables, call.reduction, saved.plan
-        ctx.several = call.target.dim() == 2
+        ctx.several = call.offsets is not None
         return value
 
     @staticmethod
@@ -105,9 +110,9 @@ _LAYER = (
 _SAVED = "Tensor rows, Tensor root_error, Tensor[] outputs"
 
 
-def _forward_operator(hidden: Tensor, target: Tensor, *rest: Any) -> tuple[Any, ...]:
+def _forward_operator(hidden: Tensor, target: Tensor, offsets: Tensor | None, *rest: Any) -> tuple[Any, ...]:
     *layer, ignore_index, reduction = rest
-    value, saved = _compute(hidden, target, Layer(*layer), ignore_index, reduction)
+    value, saved = _compute(hidden, target, offsets, Layer(*layer), ignore_index, reduction)
     return value, *saved[:3]
 
 
@@ -120,7 +125,7 @@ def _backward_operator(grad_output: Tensor, hidden: Tensor, *rest: Any) -> tuple
 
 _forward = torch.library.custom_op(
     "treemax::path_loss", _forward_operator, mutates_args=(),
-    schema=f"(Tensor hidden, Tensor target, {_LAYER}, int ignore_index, str reduction)"
+    schema=f"(Tensor hidden, Tensor target, Tensor? offsets, {_LAYER}, int ignore_index, str reduction)"
     " -> (Tensor, Tensor, Tensor, Tensor[])",
 )  # fmt: skip
 _backward = torch.library.custom_op(
@@ -131,10 +136,10 @@ _backward = torch.library.custom_op(
 
 
 @_forward.register_fake
-def _forward_shapes(hidden: Tensor, target: Tensor, *rest: Any) -> Any:
+def _forward_shapes(hidden: Tensor, target: Tensor, offsets: Tensor | None, *rest: Any) -> Any:
     layer, reduction = Layer(*rest[:10]), rest[-1]
     n_rows, width = hidden.shape[0], layer.root_empty.shape[0]
-    kind = label_loss.Pairs if target.dim() == 2 else Rows
+    kind = Rows if offsets is None else Pairs
     return (
         hidden.new_empty(n_rows if reduction == "none" else (), dtype=accumulation_dtype(hidden.dtype)),
         target.new_empty(kind.packed_size(target.numel(), layer)),
@@ -151,25 +156,25 @@ def _backward_shapes(grad_output: Tensor, hidden: Tensor, *rest: Any) -> Any:
 
 
 def _setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Any, ...]) -> None:
-    hidden, target, *rest = inputs
+    hidden, _, offsets, *rest = inputs
     layer = Layer(*rest[:10])
     _, *saved, outputs = output
     ctx.set_materialize_grads(False)
-    ctx.reduction, ctx.n_levels, ctx.several = rest[-1], len(layer.children), target.dim() == 2
+    ctx.reduction, ctx.n_levels, ctx.several = rest[-1], len(layer.children), offsets is not None
     ctx.save_for_backward(hidden, *layer[:9], *layer.children, *saved, *outputs)
 
 
 def _differentiate_operator(ctx: Any, grad_output: Tensor | None, *others: Any) -> tuple[Any, ...]:
     n_levels = ctx.n_levels
     if grad_output is None:
-        return (*[None] * 11, [None] * n_levels, None, None)
+        return (*[None] * 12, [None] * n_levels, None, None)
     hidden, *tensors = ctx.saved_tensors
     children, (rows, root_error, *outputs) = tensors[9 : 9 + n_levels], tensors[9 + n_levels :]
     layer = Layer._make([*tensors[:9], children])
     saved = rows, root_error, outputs
     hidden_gradient, *parts = _backward(grad_output, hidden, *layer, *saved, ctx.reduction, ctx.several)
     parts = [None if parameter is None else part for parameter, part in zip(layer[:4], parts)]
-    return hidden_gradient, None, *parts, *[None] * 5, [None] * n_levels, None, None
+    return hidden_gradient, None, None, *parts, *[None] * 5, [None] * n_levels, None, None
 
 
 _forward.register_autograd(_differentiate_operator, setup_context=_setup_context)

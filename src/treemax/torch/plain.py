@@ -10,14 +10,14 @@ from itertools import pairwise
 import torch
 from torch import Tensor
 
-from treemax.torch.layer import Gradients, Layer, Rows, SavedForBackward, accumulation_dtype
+from treemax.torch.layer import Entries, Gradients, Layer, Pairs, Rows, SavedForBackward, accumulation_dtype
 from treemax.torch.reassignment import Statistics
 
 
 def forward(
     hidden: Tensor, target: Tensor, layer: Layer, ignore_index: int, reduction: str, statistics: Statistics | None
 ) -> tuple[Tensor, SavedForBackward]:
-    """-log p of the targets, and the tensors for the backward pass; adds the outputs to `statistics`, if given."""
+    """Return -log p of the targets, and the tensors for the backward pass; add the outputs to `statistics`."""
     packed = pack_rows(target, layer, ignore_index)
     rows = Rows.unpack(packed, len(target), layer)
     log_probability = torch.log_softmax(root_logits(hidden, layer), dim=1)
@@ -47,7 +47,7 @@ def pack_rows(target: Tensor, layer: Layer, ignore_index: int) -> Tensor:
 
 
 def packed_in_order(root_target: Tensor, place: Tensor, layer: Layer) -> Tensor:
-    """`pack_rows` from the root's child and the place of each row."""
+    """Return `pack_rows` from the root's child and the place of each row."""
     in_order, order = torch.sort(place, stable=True)
     starts = torch.searchsorted(in_order, layer.bounds)
     numbers = torch.stack([(root_target >= 0).sum(), order.new_zeros(())])
@@ -55,7 +55,7 @@ def packed_in_order(root_target: Tensor, place: Tensor, layer: Layer) -> Tensor:
 
 
 def _level_softmax(logits: Tensor, rows: Rows, level: int, layer: Layer, loss: Tensor, dtype: torch.dtype) -> Tensor:
-    """Probabilities of the children of a level; adds -log p of the target children to the loss."""
+    """Return probabilities of the children of a level; adds -log p of the target children to the loss."""
     log_probability = torch.log_softmax(logits, dim=1)
     part = -log_probability.gather(1, _target_child(rows, layer, level)[:, None]).squeeze(1)
     loss.index_add_(0, rows.order, part.masked_fill_(rows.place >= layer.n_places, 0))
@@ -84,19 +84,19 @@ def _add_statistics(
 
 
 def root_logits(hidden: Tensor, layer: Layer) -> Tensor:
-    """Logits of the root's children, differentiable; minus infinity for those without classes below."""
+    """Return logits of the root's children, differentiable; minus infinity for those without classes below."""
     logits = (hidden @ root_weight(hidden.dtype, layer).T).to(accumulation_dtype(hidden.dtype))
     return logits + root_bias(layer)
 
 
 def root_weight(dtype: torch.dtype, layer: Layer) -> Tensor:
-    """Weights of the root's children: direct classes, top nodes, padding."""
+    """Return weights of the root's children: direct classes, top nodes, padding."""
     rows = torch.cat([layer.weight.index_select(0, layer.direct), layer.node_weight[: layer.n_top]]).to(dtype)
     return torch.nn.functional.pad(rows, (0, 0, 0, len(layer.root_empty) - len(rows)))
 
 
 def root_bias(layer: Layer) -> Tensor:
-    """Biases of the root's children; minus infinity for those without classes below."""
+    """Return biases of the root's children; minus infinity for those without classes below."""
     if layer.bias is None or layer.node_bias is None:
         bias = layer.weight.new_zeros(len(layer.root_empty))
     else:
@@ -106,7 +106,7 @@ def root_bias(layer: Layer) -> Tensor:
 
 
 def node_logits(hidden: Tensor, layer: Layer, level: int, rows: Tensor, starts: Tensor) -> Tensor:
-    """Logits of the children of each row's node, in the order of the groups; -inf for missing children.
+    """Return logits of the children of each row's node, in the order of the groups; -inf for missing children.
 
     Rows after the last group get zeros.
     """
@@ -125,44 +125,47 @@ def node_logits(hidden: Tensor, layer: Layer, level: int, rows: Tensor, starts: 
 
 
 def _nonempty_nodes(starts: Tensor) -> list[tuple[int, int, int]]:
-    """Nodes with rows, and the start and end of their rows."""
+    """Return nodes with rows, and the start and end of their rows."""
     bounds = starts.tolist()
     return [(node, a, b) for node, (a, b) in enumerate(pairwise(bounds)) if b > a]
 
 
-def binary_at_root(logits: Tensor, children: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+def binary_at_root(logits: Tensor, children: Entries, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
     """Return the binary cross-entropy of each row at the root, and its gradient by the logits; overwrites the logits.
 
-    `children` are the positive children of each row, -1 for none.
+    `children` are the positive children of the rows, -1 for none.
     """
+    return _binary(logits, children.row, children.values, children.values >= 0, dtype)
+
+
+def binary_at_level(
+    logits: Tensor, pairs: Pairs, places: Entries, layer: Layer, level: int, loss: Tensor, dtype: torch.dtype
+) -> Tensor:
+    """The gradient of the binary cross-entropy by the logits of pairs of row and node; adds it to the rows' losses."""
+    table = layer.children[level]
+    n_rows, (n_nodes, arity) = len(loss), table.shape
+    child = places.values // (layer.n_places // table.numel())
+    pair = torch.searchsorted(pairs.nodes * n_rows + pairs.rows, child // arity * n_rows + places.row)
+    part, error = _binary(logits, pair, child % arity, child < n_nodes * arity, dtype)
+    used = torch.arange(len(part), device=part.device) < pairs.starts[-1]
+    loss.index_add_(0, pairs.rows, part.masked_fill_(~used, 0))
+    return error
+
+
+def _binary(logits: Tensor, at: Tensor, child: Tensor, is_child: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+    """Return binary cross-entropy where child[i] of row at[i] is positive, and its gradient by the logits."""
     positive = torch.zeros_like(logits, dtype=torch.int8)
-    positive.scatter_reduce_(1, children.clamp(min=0), (children >= 0).to(torch.int8), "amax")
+    place = at * logits.shape[1] + child.masked_fill(~is_child, 0)
+    positive.view(-1).scatter_reduce_(0, place, is_child.to(torch.int8), "amax")
     negative_loss = torch.logaddexp(logits, logits.new_zeros(())).sum(dim=1)  # 0 for missing children, of logit -inf
     loss = negative_loss - torch.where(positive > 0, logits, 0).sum(dim=1)
     return loss, logits.sigmoid_().sub_(positive).to(dtype)
 
 
-def binary_at_level(
-    logits: Tensor, rows: Tensor, starts: Tensor, nodes: Tensor, place: Tensor, layer: Layer, level: int, loss: Tensor,
-    dtype: torch.dtype,
-) -> Tensor:  # fmt: skip
-    """The gradient of the binary cross-entropy by the logits of pairs of row and node; adds it to the rows' losses.
-
-    `place` has the places of each row's labels. Pairs from starts[-1] on are unused.
-    """
-    table = layer.children[level]
-    child = place[rows] // (layer.n_places // table.numel()) - nodes[:, None] * table.shape[1]
-    child = child.masked_fill_(child >= table.shape[1], -1).clamp_(min=-1)
-    part, error = binary_at_root(logits, child, dtype)
-    used = torch.arange(len(rows), device=rows.device) < starts[-1]
-    loss.index_add_(0, rows, part.masked_fill_(~used, 0))
-    return error
-
-
 def backward(
     grad_output: Tensor, hidden: Tensor, layer: Layer, saved: SavedForBackward, reduction: str
 ) -> tuple[Tensor, Gradients]:
-    """Gradients by hidden and by the parameters."""
+    """Return gradients by hidden and by the parameters."""
     rows = Rows.unpack(saved.rows, len(hidden), layer)
     if reduction == "mean":
         grad_output = grad_output / rows.n_counted.clamp(min=1)

@@ -1,8 +1,8 @@
 """Learning the tree of an output layer: statistics of classes at nodes, and the reassignment of classes.
 
 Algorithms 1 and 2 of Jernite, Choromanska and Sontag (2017) with bounded depth, for density estimation (equation 12).
-The assignment equals that of `treemax.models.learned_tree.assignment.assign_labels`, against which it is tested, but
-runs on any device and for all nodes of a level at once.
+`treemax.models.learned_tree.assignment.assign_labels` makes the same assignment at one node, and is the reference of the
+tests: it sorts all pairs of class and child on a CPU. The rounds here run on any device and for all nodes of a level.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def is_distributed() -> bool:
 
 
 def reassigned(shape: TreeShape, place: Tensor, statistics: Statistics) -> Tensor:
-    """New places of the classes by Algorithm 2 from the root down; direct classes stay."""
+    """Return new places of the classes by Algorithm 2 from the root down; direct classes stay."""
     tail = (place < shape.n_places).nonzero().flatten()
     old, node = place[tail], torch.zeros_like(tail)
     counts = statistics.counts[tail]
@@ -85,7 +85,7 @@ UNKNOWN_SCORE = -1e30  # score of a class without statistics for every child but
 
 
 def preferences(sums: Tensor, counts: Tensor, node: Tensor, current: Tensor) -> Tensor:
-    """Equation 12 for each class and child of its node, without the constant factor 2 / M.
+    """Equation 12 for each class and child of its node, without the constant factor 2 / M, as `assignment_scores` has it.
 
     A class without statistics prefers its `current` child.
     """

@@ -17,7 +17,7 @@ FIRST_BEAM = 16  # initial beam width of the exact search
 
 
 def all_log_probabilities(hidden: Tensor, layer: Layer, sigmoid: bool) -> Tensor:
-    """log p of every class, differentiable, in the accumulation type."""
+    """Return log p of every class, differentiable, in the accumulation type."""
     kind = accumulation_dtype(hidden.dtype)
     root = _log_probabilities(plain.root_logits(hidden, layer), sigmoid)
     n_direct = len(layer.direct)
@@ -41,12 +41,12 @@ def all_log_probabilities(hidden: Tensor, layer: Layer, sigmoid: bool) -> Tensor
 
 
 def _log_probabilities(logits: Tensor, sigmoid: bool) -> Tensor:
-    """log p of the children of a node, which are in the last dimension."""
+    """Return log p of the children of a node, which are in the last dimension."""
     return logsigmoid(logits) if sigmoid else torch.log_softmax(logits, dim=-1)
 
 
 def best_classes(hidden: Tensor, layer: Layer, k: int, beam: int | None, sigmoid: bool) -> tuple[Tensor, Tensor]:
-    """log p and indices of the k best classes of each row, best first, by beam search, or exact if `beam` is None.
+    """Return log p and indices of the k best classes of each row, by beam search, or exact if `beam` is None.
 
     The exact search widens the beam until no discarded node can have a class among the best k.
     """
@@ -102,7 +102,7 @@ def _search_piece(hidden: Tensor, layer: Layer, k: int, beam: int, sigmoid: bool
 def _root_candidates(
     hidden: Tensor, layer: Layer, k: int, beam: int, sigmoid: bool
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-    """log p and indices of direct classes and of the best top nodes, and the highest log p of a discarded node."""
+    """Return log p and indices of direct classes and of the best top nodes, and the highest discarded log p."""
     root = _log_probabilities(plain.root_logits(hidden, layer), sigmoid)
     n_direct = len(layer.direct)
     scores, below = root[:, :n_direct], root[:, n_direct : n_direct + layer.n_top]
@@ -129,13 +129,13 @@ def _top_nodes(score: Tensor, nodes: Tensor, beam: int, left_out: Tensor) -> tup
 
 
 def _logits_at(hidden: Tensor, layer: Layer, level: int, nodes: Tensor) -> tuple[Tensor, Tensor]:
-    """Logits of the children of several nodes for each row, sorted by node, and this order of (row, node) pairs."""
+    """Return logits of the children of several nodes for each row, sorted by node, and the order of the pairs."""
     by_node, order = torch.sort(nodes.flatten())
     return _logits_of_pairs(hidden, layer, level, order // nodes.shape[1], by_node), order
 
 
 def _logits_of_pairs(hidden: Tensor, layer: Layer, level: int, rows: Tensor, nodes: Tensor) -> Tensor:
-    """Logits of the children of each row's node, for pairs of row and node sorted by node."""
+    """Return logits of the children of each row's node, for pairs of row and node sorted by node."""
     n_nodes = layer.children[level].shape[0]
     starts = torch.searchsorted(nodes, torch.arange(n_nodes + 1, device=nodes.device))
     backend = grouped if grouped.can_run(hidden, layer) else plain
@@ -143,7 +143,7 @@ def _logits_of_pairs(hidden: Tensor, layer: Layer, level: int, rows: Tensor, nod
 
 
 def _children_of(logits: Tensor, order: Tensor, above: Tensor, nodes: Tensor, sigmoid: bool) -> tuple[Tensor, Tensor]:
-    """log p and indices of all children of several nodes for each row."""
+    """Return log p and indices of all children of several nodes for each row."""
     within = torch.empty_like(logits)
     within[order] = _log_probabilities(logits, sigmoid)
     arity = logits.shape[1]
@@ -154,7 +154,7 @@ def _children_of(logits: Tensor, order: Tensor, above: Tensor, nodes: Tensor, si
 
 
 def classes_above(hidden: Tensor, layer: Layer, threshold: float) -> tuple[Tensor, Tensor, Tensor]:
-    """Rows, classes and log p of all classes with log p of at least `threshold`, of layers with sigmoids.
+    """Return rows, classes and log p of all classes with log p of at least `threshold`, of layers with sigmoids.
 
     Exact, because the probability of a child is never above that of its parent: nodes below the threshold are discarded.
     """
@@ -180,7 +180,7 @@ def classes_above(hidden: Tensor, layer: Layer, threshold: float) -> tuple[Tenso
 def _children_above(
     hidden: Tensor, layer: Layer, level: int, rows: Tensor, nodes: Tensor, above: Tensor, threshold: float
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Rows, indices and log p of the children with log p of at least `threshold`, below pairs of row and node."""
+    """Return rows, indices and log p of the children of at least `threshold`, below pairs of row and node."""
     score = above[:, None] + logsigmoid(_logits_of_pairs(hidden, layer, level, rows, nodes))
     pair, child = (score >= threshold).nonzero(as_tuple=True)
     return rows[pair], nodes[pair] * score.shape[1] + child, score[pair, child]

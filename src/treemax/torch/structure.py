@@ -50,7 +50,7 @@ class TreeShape:
         return sum(self.nodes(level) for level in range(len(self.arities)))
 
     def first_row(self, level: int) -> int:
-        """Index of the first node of a level among all nodes."""
+        """Return the index of the first node of a level among all nodes."""
         return sum(self.nodes(above) for above in range(level))
 
     def __str__(self) -> str:
@@ -93,7 +93,7 @@ def _root_rounded_up(number: int, degree: int) -> int:
 
 
 def spread_evenly(shape: TreeShape, order: Tensor) -> Tensor:
-    """Places of the classes in the given order, with balanced last nodes.
+    """Return places of the classes in the given order, with balanced last nodes.
 
     The first `n_direct` classes of the order are direct; their place is `n_places`.
     """
@@ -146,7 +146,7 @@ def custom_structure(paths: Any, n_classes: int) -> tuple[TreeShape, Tensor]:
 
 
 def _numbered_within(node: np.ndarray, column: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Distinct (node, column) pairs, numbered overall and within each node."""
+    """Return distinct (node, column) pairs, numbered overall and within each node."""
     pairs, number = np.unique(np.stack([node, column], axis=1), axis=0, return_inverse=True)
     number = number.reshape(-1)
     within = np.arange(len(pairs)) - np.searchsorted(pairs[:, 0], pairs[:, 0])

@@ -16,6 +16,8 @@ from treemax.torch.layer import accumulation_dtype
 from treemax.torch.path_loss import path_loss
 from treemax.torch.search import classes_above
 
+LEAST_SHARE = 1e-6  # of a child among its siblings, for its initial bias
+
 
 class TreeSigmoid(TreeLayer):
     """Probabilistic label tree for rows with several labels; replaces a large `nn.Linear` and `nn.BCEWithLogitsLoss`.
@@ -32,7 +34,7 @@ class TreeSigmoid(TreeLayer):
     n_labels : int
         Number of labels.
     counts : array of shape (n_labels,), optional
-        Frequencies of the labels, which select the `n_direct` direct labels.
+        Frequencies of the labels, which select the `n_direct` direct labels, and by which biases are initialised.
     depth, arity, n_direct, structure
         The tree, as in `TreeSoftmax`: decisions from the root to a label, children of every node, number of labels that
         are children of the root, and "auto", "random", "frequency" or an array with the groups of each label.
@@ -83,22 +85,45 @@ class TreeSigmoid(TreeLayer):
         )  # fmt: skip
         self.n_labels = n_labels
 
+    @torch.no_grad()
+    def reset_parameters(self) -> None:
+        """Reinitialise the weights as `nn.Linear` does, and every bias as the log-odds of the child among its siblings.
+
+        They follow from the frequencies of the labels, by default all equal. With biases of zero, a node would begin
+        with half of its children probable. The tree is unchanged.
+        """
+        super().reset_parameters()
+        if self.bias is None or self.node_bias is None or self._tables is None:
+            return
+        shape, places = self.shape, self.places.cpu()
+        counts = torch.ones(self.n_classes, dtype=torch.float64) if self._counts is None else self._counts
+        of_places = counts.new_zeros(shape.n_places + 1).index_add_(0, places, counts)[:-1]
+        of_parents = counts.sum().expand(max(1, shape.n_top))
+        for level in range(len(shape.arities)):
+            of_nodes = of_places.view(shape.nodes(level), -1).sum(dim=1)
+            first = shape.first_row(level)
+            self.node_bias[first : first + len(of_nodes)] = _log_odds(of_nodes, of_parents)
+            of_parents = of_nodes.repeat_interleave(shape.arities[level])
+        of_parents = torch.cat([of_parents if shape.arities else counts[:0], counts.sum()[None]])
+        self.bias.copy_(_log_odds(counts, of_parents[places]))
+
     def forward(self, hidden: Tensor, target: Any) -> Tensor:
         """Return the loss: its mean over the rows, its sum or one number per row (`reduction`).
 
         `hidden` has the shape (..., in_features). `target` has the labels of each row: indices of shape (..., m), filled
         up with `ignore_index`; or a pair (indices, offsets), two vectors as for `nn.EmbeddingBag`; or a multi-hot
-        tensor of shape (..., n_labels), of type bool or floating point, dense or sparse. All but the first are converted,
-        which on a GPU waits for the device. A row may have no labels; repeated labels count once.
+        tensor of shape (..., n_labels), of type bool or floating point, dense or sparse. All but the first are checked
+        or converted, which on a GPU waits for the device. The pair needs least memory where few rows have many labels. A
+        row may have no labels; repeated labels count once.
         """
         rows = self._rows(hidden)
         lists = label_lists(target, hidden.shape[:-1], self.n_labels, self.ignore_index)
-        check_indices(lists, self.n_labels, self.ignore_index, "to fill up a row")
-        loss = path_loss(rows, lists, self._layer(), self.ignore_index, self.reduction)
+        check_indices(lists.labels, self.n_labels, self.ignore_index, "to fill up a row")
+        loss = path_loss(rows, lists.labels, self._layer(), self.ignore_index, self.reduction, offsets=lists.offsets)
         return loss.view(hidden.shape[:-1]) if self.reduction == "none" else loss
 
     def log_prob(self, hidden: Tensor, labels: Tensor | None = None) -> Tensor:
-        """log p of every label, with shape (..., n_labels), or of given labels for each row, with shape (..., m).
+        """Return log p of every label, with shape (..., n_labels), or of given labels, with shape (..., m).
 
         All labels cost as much as a flat layer. Entries that are `ignore_index` get 0. Both are differentiable.
         """
@@ -146,7 +171,12 @@ class TreeSigmoid(TreeLayer):
         return total.masked_fill(~used, 0)
 
 
+def _log_odds(counts: Tensor, of_parents: Tensor) -> Tensor:
+    """Return log-odds of shares; those of almost nothing or almost all are limited."""
+    return torch.logit(counts / of_parents.clamp(min=1e-30), eps=LEAST_SHARE)
+
+
 def _log_sigmoid(hidden: Tensor, weight: Tensor, bias: Tensor | None, at: Tensor) -> Tensor:
-    """log p of some logistic classifiers for each row."""
+    """Return log p of some logistic classifiers for each row."""
     logits = (weight[at].to(hidden.dtype) @ hidden[:, :, None]).squeeze(2).to(accumulation_dtype(hidden.dtype))
     return logsigmoid(logits if bias is None else logits + bias[at])

@@ -141,7 +141,7 @@ class TreeSoftmax(TreeLayer):
     # --- inference -------------------------------------------------------------------------------------
 
     def log_prob(self, hidden: Tensor, target: Tensor | None = None) -> Tensor:
-        """log p of every class, with shape (..., n_classes), or of the targets only, with the shape of `target`.
+        """Return log p of every class, with shape (..., n_classes), or of the targets only, with the shape of `target`.
 
         All classes cost as much as a flat softmax. Both are differentiable.
         """

@@ -22,7 +22,7 @@ def level_gradients_kernel(
     hidden, weight, table, rows, output, slope, hidden_gradient, weight_gradient, bias_gradient, n_rows,
     ADDS: tl.constexpr, PAIRS: tl.constexpr, MEAN: tl.constexpr, SLOPE_STEP: tl.constexpr, N_BOUNDS: tl.constexpr,
     ORDER: tl.constexpr, STARTS: tl.constexpr, FIRST: tl.constexpr, BELOW: tl.constexpr, N_NODES: tl.constexpr, ARITY: tl.constexpr, FEATURES: tl.constexpr, HAS_BIAS: tl.constexpr,
-    PRECISION: tl.constexpr, TILES: tl.constexpr, STEP: tl.constexpr, STEPS: tl.constexpr, BLOCK_ROWS: tl.constexpr,
+    PRECISION: tl.constexpr, STEP: tl.constexpr, STEPS: tl.constexpr, BLOCK_ROWS: tl.constexpr,
     CHILDREN_OF_ROWS: tl.constexpr, FEATURES_OF_ROWS: tl.constexpr, CHILDREN_OF_NODE: tl.constexpr,
     FEATURES_OF_NODE: tl.constexpr,
 ):  # fmt: skip
@@ -34,15 +34,16 @@ def level_gradients_kernel(
     starts = rows + STARTS * n_rows + FIRST
     feature_blocks: tl.constexpr = (FEATURES + FEATURES_OF_ROWS - 1) // FEATURES_OF_ROWS
     child_blocks: tl.constexpr = (ARITY + CHILDREN_OF_NODE - 1) // CHILDREN_OF_NODE
+    tiles = n_rows // BLOCK_ROWS + N_NODES
     at = tl.program_id(0)
-    if at < TILES * feature_blocks:
+    if at < tiles * feature_blocks:
         _hidden_gradient(
             at // feature_blocks, at % feature_blocks, weight, table, order, starts, output, hidden_gradient,
             n_rows, ADDS, PAIRS, BELOW, N_NODES, ARITY, FEATURES, PRECISION, STEP, STEPS, BLOCK_ROWS, CHILDREN_OF_ROWS,
             FEATURES_OF_ROWS,
         )  # fmt: skip
     else:
-        at -= TILES * feature_blocks
+        at -= tiles * feature_blocks
         scale = _scale(rows, n_rows, N_BOUNDS, MEAN)
         _weight_gradient(
             at // child_blocks, at % child_blocks, hidden, order, starts, table, output, slope, scale, weight_gradient,

@@ -247,7 +247,7 @@ def _level_softmax(
 
 @triton.jit
 def binary_kernel(
-    logits, rows, n_used, nodes, places, loss, error, n_labels, PAIRS: tl.constexpr, BELOW: tl.constexpr,
+    logits, rows, n_used, nodes, places, offsets, loss, error, PAIRS: tl.constexpr, BELOW: tl.constexpr,
     WIDTH: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     """Compute the binary cross-entropy of a row at the root, or with PAIRS of a pair of row and node, and its gradient
@@ -260,13 +260,14 @@ def binary_kernel(
             return
         row = tl.load(rows + at)
         first_child = tl.load(nodes + at) * WIDTH
+    first_label, end = tl.load(offsets + row), tl.load(offsets + row + 1)
     total = 0.0
     for first in range(0, WIDTH, BLOCK):
         column = first + tl.arange(0, BLOCK)
         value = _logits(logits, at, column, WIDTH)
         positive = tl.zeros((BLOCK,), tl.float32)
-        for i in range(n_labels):
-            child = tl.load(places + row * n_labels + i) // BELOW - first_child
+        for i in range(first_label, end):
+            child = tl.load(places + i) // BELOW - first_child
             positive = tl.where((column == child) & (column < WIDTH), 1.0, positive)
         small = tl.exp(-tl.abs(value))
         losses = tl.maximum(value, 0.0) + tl.log(1.0 + small) - tl.where(positive > 0, value, 0.0)

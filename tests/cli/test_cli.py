@@ -1,112 +1,24 @@
-"""End-to-end tests of the command line: all commands and formats, pipes, Ctrl-C, and errors without tracebacks.
-
-`modelfile._write_array` is replaced to simulate a full disk.
-"""
+"""End-to-end tests of the command line: fit, predict and eval of all formats, options and help."""
 
 from __future__ import annotations
 
-import contextlib
-import csv
-import gzip
-import itertools
 import json
-import os
-import random
-import signal
-import subprocess
-import sys
-import time
 from importlib.util import find_spec
-from pathlib import Path
 
 import numpy as np
 import pytest
-from click.testing import CliRunner
 
 import treemax
+from tests.cli.commands import FEATURE_FORMATS, TEXT_FORMATS, done, refused, treemax_command
 from treemax import OneVsAll
 from treemax.cli.main import commands
 from treemax.cli.options import read_value
-from treemax.formats import FORMATS, read_examples, write_examples
-from treemax.replacing import lock_folder
+from treemax.formats import FORMATS, read_examples
 
-WORDS = {
-    "fruit": ["apple", "pear", "plum", "ripe"],
-    "car": ["wheel", "motor", "road", "fast"],
-    "sea": ["wave", "salt", "fish", "deep"],
-}
 EVAL_LINES = [
     "n", "n_unlabelled", "n_unseen", "P@1", "P@3", "P@5", "recall@5", "nDCG@5", "PSP@1", "PSP@3", "PSP@5", "macro_F1@1",
     "label_coverage@5", "labels_known", "ms_per_example", "model_mb",
 ]  # fmt: skip
-FEATURE_FORMATS = {
-    "xmc": "data.xmc",
-    "svmlight": "data.svm",
-    "vw": "data.vw",
-    "jsonl": "data.jsonl",
-    "npz": "data.npz",
-    "parquet": "data.parquet",
-    "arrow": "data.arrow",
-}
-TEXT_FORMATS = {
-    "fasttext": "text.ft", "jsonl": "text.jsonl", "npz": "text.npz", "parquet": "text.parquet", "arrow": "text.arrow",
-    "csv": "text.csv", "tsv": "text.tsv",
-}  # fmt: skip
-
-
-def treemax_command(*arguments: object):
-    """Run a command in this process; its result has exit_code, stdout and stderr."""
-    result = CliRunner().invoke(commands, [str(argument) for argument in arguments])
-    assert result.exception is None or isinstance(result.exception, SystemExit), result.exc_info
-    return result
-
-
-def done(*arguments: object) -> str:
-    result = treemax_command(*arguments)
-    assert result.exit_code == 0, result.stderr
-    return result.stdout
-
-
-def refused(*arguments: object, code: int = 1) -> str:
-    result = treemax_command(*arguments)
-    assert result.exit_code == code, result.output
-    assert "Traceback" not in result.stderr and "Error: " in result.stderr
-    return result.stderr.partition("Error: ")[2].strip()
-
-
-def process(*arguments: object, **options) -> subprocess.CompletedProcess:
-    """Run a command in a process of its own."""
-    command = [sys.executable, "-m", "treemax", *map(str, arguments)]
-    return subprocess.run(command, capture_output=True, text=True, timeout=60, **options)
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory) -> Path:
-    """Small data in every format, one- and multi-label, and a model of texts and one of features."""
-    folder = tmp_path_factory.mktemp("cli")
-    draw = random.Random(0)
-    lines, multi, features = [], [], ["100 9 3"]
-    for _ in range(100):
-        name, other = draw.sample(list(WORDS), 2)
-        lines.append(f"__label__{name} " + " ".join(draw.choices(WORDS[name], k=4)))
-        multi.append(f"__label__{name} __label__{other} " + " ".join(draw.choices(WORDS[name] + WORDS[other], k=6)))
-        label = draw.randrange(3)
-        features.append(f"{label} {label + 1}:1 {draw.randrange(5, 9)}:0.5")
-    (folder / "train.txt").write_text("\n".join(lines) + "\n")
-    (folder / "multi.txt").write_text("\n".join(multi) + "\n")
-    (folder / "data.xmc").write_text("\n".join(features) + "\n")
-    examples = read_examples(folder / "data.xmc")
-    for name in set(FEATURE_FORMATS.values()) - {"data.xmc"}:
-        write_examples(folder / name, examples)
-    texts = read_examples(folder / "train.txt")
-    for name in TEXT_FORMATS.values():
-        write_examples(folder / name, texts)
-    done("fit", folder / "train.txt", "-o", folder / "text.treemax")
-    done("fit", folder / "data.svm", "-o", folder / "features.treemax")
-    return folder
-
-
-# --- rounds ---------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("name", ["train.txt", "multi.txt", *FEATURE_FORMATS.values(), *TEXT_FORMATS.values()])
@@ -159,184 +71,11 @@ def test_fit_with_little_memory_gives_the_same_file(folder, tmp_path, name):
     assert "--memory is for label-tree" in refused(*arguments[:4], "-o", tmp_path / "x", "--memory", "1GB", code=2)
 
 
-@pytest.mark.parametrize(("source", "target"), list(itertools.permutations(FEATURE_FORMATS, 2)))
-def test_features_convert_between_all_formats(folder, tmp_path, source, target):
-    out = tmp_path / f"out.{target}"
-    done("convert", folder / FEATURE_FORMATS[source], out, "--format", target, "--from", source)
-    original, converted = read_examples(folder / "data.xmc"), read_examples(out, target, zero_based=True)
-    assert [list(row) for row in converted.labels] == [list(row) for row in original.labels]
-    ours, theirs = original.rows.to_scipy().toarray(), converted.rows
-    theirs = theirs if isinstance(theirs, np.ndarray) else theirs.to_scipy().toarray()
-    columns = np.flatnonzero(ours.any(axis=0))
-    if "vw" in (source, target) and theirs.shape[1] > 9:  # names of columns may have been hashed
-        columns = np.flatnonzero(theirs.any(axis=0))
-        assert sorted(map(sorted, theirs[:, columns].tolist())) == sorted(
-            sorted(row) for row in ours[:, np.flatnonzero(ours.any(axis=0))].tolist()
-        )
-    else:
-        np.testing.assert_array_equal(theirs[:, columns], ours[:, columns])
-
-
-@pytest.mark.parametrize(("source", "target"), list(itertools.permutations(TEXT_FORMATS, 2)))
-def test_texts_convert_between_all_formats(folder, tmp_path, source, target):
-    out = tmp_path / ("out." + TEXT_FORMATS[target].partition(".")[2])
-    done("convert", folder / TEXT_FORMATS[source], out)
-    original, converted = read_examples(folder / "train.txt"), read_examples(out)
-    assert converted.texts == original.texts and list(converted.labels) == list(original.labels)
-
-
-@pytest.mark.parametrize(
-    ("source", "target"),
-    [("train.txt", "svmlight"), ("train.txt", "xmc"), ("train.txt", "vw"), ("data.svm", "fasttext")],
-)
-def test_conversions_that_make_no_sense_say_so(folder, tmp_path, source, target):
-    out = tmp_path / "out.data"
-    out.write_text("what was there")
-    message = refused("convert", folder / source, out, "--format", target)
-    assert target in message or "text" in message
-    assert out.read_text() == "what was there" and list(tmp_path.iterdir()) == [out]
-
-
-def test_tables_with_columns_of_other_names(folder, tmp_path):
-    """The columns of training are those of the model, and of the data that it is given later."""
-    texts = read_examples(folder / "multi.txt")
-    table = tmp_path / "table.csv"
-    with table.open("w", newline="") as file:
-        writer = csv.writer(file)
-        writer.writerow(["id", "body", "kinds"])
-        writer.writerows([row, text, "; ".join(own)] for row, (text, own) in enumerate(zip(texts.texts, texts.labels)))
-    columns = ["--text-column", "body", "--label-column", "kinds", "--label-separator", ";"]
-    model, same = tmp_path / "table.treemax", tmp_path / "same.treemax"
-    done("fit", table, "-o", model, "--model", "one-vs-all", *columns)
-    done("fit", folder / "multi.txt", "-o", same, "--model", "one-vs-all")
-    assert done("predict", model, table) == done("predict", same, folder / "multi.txt", "--jobs", 1)
-    measured = json.loads(done("eval", model, table, "--json"))
-    assert measured["P@1"] == json.loads(done("eval", same, folder / "multi.txt", "--json"))["P@1"]
-    assert json.loads(done("stream", table, "--json", *columns).splitlines()[-1])["n"] == 100
-
-    (tmp_path / "new.csv").write_text("id,body\n1,ripe apple\n")  # there need not be labels to predict
-    assert len(done("predict", model, tmp_path / "new.csv").splitlines()) == 1
-    assert "new.csv:1: no column is called 'kinds'" in refused("eval", model, tmp_path / "new.csv")
-    assert "--text-column" in refused("fit", table, "-o", model)
-    message = refused("fit", folder / "train.txt", "-o", model, "--text-column", "body")
-    assert "text_column is for csv and tsv files" in message
-    done("convert", table, tmp_path / "out.jsonl", *columns)
-    assert list(read_examples(tmp_path / "out.jsonl").labels) == list(texts.labels)
-    done("convert", tmp_path / "out.jsonl", tmp_path / "out.tsv", "--label-separator", ";")
-    assert list(read_examples(tmp_path / "out.tsv", label_separator=";").labels) == list(texts.labels)
-
-
-def test_malformed_rows_of_a_table_are_skipped(tmp_path):
-    table = tmp_path / "table.csv"
-    table.write_text("text,label\nripe apple,fruit\nfast car\nfast motor,car\n")
-    assert "table.csv:3: 1 fields, but the header has 2" in refused("fit", table, "-o", tmp_path / "m.treemax")
-    result = treemax_command("fit", table, "-o", tmp_path / "m.treemax", "--skip-bad")
-    assert result.exit_code == 0 and "Skipped 1 malformed line" in result.stderr
-
-
-def test_converting_a_file_onto_itself_keeps_it(folder, tmp_path):
-    data = tmp_path / "data.svm"
-    data.write_bytes((folder / "data.svm").read_bytes())
-    done("convert", data, data)
-    assert data.read_bytes() == (folder / "data.svm").read_bytes()
-
-
-@pytest.mark.parametrize("command", ["fit", "stream"])
-def test_a_model_never_replaces_its_data(folder, tmp_path, command):
-    data, link = tmp_path / "train.txt", tmp_path / "link.treemax"
-    data.write_bytes((folder / "train.txt").read_bytes())
-    link.symlink_to(data)
-    for arguments in ((data, "-o", data), ("-o", data, data), ("-o", link, data)):
-        result = treemax_command(command, *arguments)
-        assert result.exit_code == 2 and "is DATA itself" in result.stderr
-    assert data.read_bytes() == (folder / "train.txt").read_bytes()
-
-
-def test_gzip_is_read_and_written_as_it_is(folder, tmp_path):
-    packed = tmp_path / "train.txt.gz"
-    packed.write_bytes(gzip.compress((folder / "train.txt").read_bytes()))
-    plain = done("predict", folder / "text.treemax", folder / "train.txt")
-    assert done("predict", folder / "text.treemax", packed) == plain
-    done("convert", packed, tmp_path / "out.jsonl.gz")
-    assert (tmp_path / "out.jsonl.gz").read_bytes()[:2] == b"\x1f\x8b"
-    assert read_examples(tmp_path / "out.jsonl.gz").texts == read_examples(folder / "train.txt").texts
-
-
-def test_a_stream_is_continued_where_it_stopped(folder, tmp_path):
-    lines = (folder / "train.txt").read_text().splitlines(keepends=True)
-    for name, part in (("first", lines[:60]), ("second", lines[60:])):
-        (tmp_path / f"{name}.txt").write_text("".join(part))
-    done("stream", folder / "train.txt", "-o", tmp_path / "whole.treemax")
-    done("stream", tmp_path / "first.txt", "-o", tmp_path / "half.treemax")
-    done("stream", tmp_path / "second.txt", "--start", tmp_path / "half.treemax", "-o", tmp_path / "both.treemax")
-    answers = [done("predict", tmp_path / f"{name}.treemax", folder / "train.txt") for name in ("whole", "both")]
-    assert answers[0] == answers[1]
-    assert json.loads(done("info", tmp_path / "both.treemax", "--json"))["examples"] == 100
-
-
-def test_a_stream_finds_out_whether_rows_have_several_labels(tmp_path):
-    data = tmp_path / "data.txt"
-    data.write_text("__label__a x\n__label__a __label__b y\nz\n")
-    model = tmp_path / "model.treemax"
-    assert json.loads(done("stream", data, "--json", "-o", model).splitlines()[-1])["n"] == 3
-    assert json.loads(done("info", model, "--json"))["multi_label"]
-    data.write_text("__label__a x\n__label__ y\n__label__a __label__b y\n")  # the malformed line comes first
-    assert "data.txt:2:" in refused("stream", data)
-    assert json.loads(done("stream", data, "--json", "--skip-bad").splitlines()[-1])["n"] == 2
-
-
 def test_a_model_may_be_named_as_its_class(folder, tmp_path):
     models = [tmp_path / name for name in ("LabelTree", "label-tree")]
     for model in models:
         done("fit", folder / "train.txt", "-o", model, "--model", model.name)
     assert models[0].read_bytes() == models[1].read_bytes()
-
-
-def streamed(rows, *options):
-    result = CliRunner().invoke(commands, ["stream", "-", "--json", *map(str, options)], input=rows.encode())
-    assert result.exit_code == 0, result.output
-    return [json.loads(line) for line in result.stdout.splitlines()], result.stderr
-
-
-def test_a_pipe_becomes_multi_label_at_the_first_row_with_several_labels(tmp_path):
-    rows = "".join(f"__label__{row % 3} word{row % 3}\n" for row in range(5)) + "z\n"
-    rows += "__label__0 __label__1 word0 word1\n__label__2 word2\n"
-    models = [tmp_path / "found.treemax", tmp_path / "told.treemax"]
-    predictions = tmp_path / "predictions.jsonl"
-    found, messages = streamed(rows, "-o", models[0], "--predictions", predictions)
-    told, _ = streamed(rows, "-o", models[1], "--multi-label")
-    assert "Example 7 has several labels" in messages
-    assert [line["examples"] for line in found[:-1]] == [1, 2, 4, 8]
-    assert found[-1]["n"] == 8 and found[-1]["P@1"] == told[-1]["P@1"]
-    assert models[0].read_bytes() == models[1].read_bytes()
-    assert len(predictions.read_text().splitlines()) == 7  # the row without a label was not predicted at first
-
-
-def test_a_stream_that_cannot_become_multi_label_keeps_what_it_learned(tmp_path, monkeypatch):
-    rows = "__label__a x\n__label__b y\n__label__a __label__b y\n"
-    model = tmp_path / "model.treemax"
-    for options in (["--model", "recall-tree"], ["--start", str(model)]):
-        result = CliRunner().invoke(commands, ["stream", "-", "-o", str(model), *options], input=rows.encode())
-        assert result.exit_code == 1
-        assert ("one label per row" in result.stderr) == (options[0] == "--model")
-        assert ("without --start" in result.stderr) == (options[0] == "--start")
-    assert json.loads(done("info", model, "--json"))["examples"] == 4
-    monkeypatch.setattr("treemax.cli.stream.KEPT_EXAMPLES", 1)
-    result = CliRunner().invoke(commands, ["stream", "-"], input=rows.encode())
-    assert result.exit_code == 1 and "example 3 has several labels" in result.stderr
-    assert "--multi-label" in result.stderr
-
-
-@pytest.mark.parametrize("chunk", ["1", "2", "1000"])
-def test_a_multi_label_stream_may_begin_without_labels(chunk):
-    options = ("--multi-label", "--format", "fasttext", "--chunk", chunk)
-    rows = "x\n__label__a y\n__label__a __label__b z\n"
-    for model in ("auto", "online-label-tree"):
-        lines, messages = streamed(rows, *options, "--model", model)
-        assert lines[-1]["n"] == 3 and "Left out" not in messages
-    lines, messages = streamed(rows, *options, "--model", "one-vs-all")  # it begins with the first label
-    left_out = chunk == "1"
-    assert lines[-1]["n"] == 3 - left_out and ("Left out 1 row before the first" in messages) == left_out
 
 
 def test_eval_and_stream_report_the_same(folder, tmp_path):
@@ -497,19 +236,13 @@ def test_fit_advises_on_labels_that_look_joined_or_like_numbers_of_rows(tmp_path
     assert joined.exit_code == 0 and "if it separates labels, add --label-separator ';'" in joined.stderr
     parted = treemax_command("fit", data, "-o", model, "--label-column", "tags", "--label-separator", ";")
     assert parted.exit_code == 0 and "separator" not in parted.stderr
+    data.write_text('text,label\nIt purrs.,"cat; pet"\nIt barks.,"dog; pet"\nIt sings.,bird\n')
+    few = treemax_command("fit", data, "-o", model)
+    assert few.exit_code == 0 and "Labels such as 'cat; pet' have a ';': if it separates labels" in few.stderr
+    data.write_text("\n".join(["id,text,tags", *rows]) + "\n")
     numbered = treemax_command("fit", data, "-o", model, "--label-column", "id")
     assert numbered.exit_code == 0 and "Each of the 120 rows has another label" in numbered.stderr
     assert "m.treemax: is a Treemax model, not data" in refused("fit", model, "-o", tmp_path / "other.treemax")
-
-
-def test_a_stream_that_is_never_right_is_valid_json(tmp_path):
-    (tmp_path / "one.txt").write_text("__label__a x\n")
-
-    def refuse(constant):
-        raise AssertionError(f"{constant} is not JSON")
-
-    for line in done("stream", tmp_path / "one.txt", "--json").splitlines():
-        json.loads(line, parse_constant=refuse)
 
 
 def test_a_model_of_one_label_is_evaluated(tmp_path):
@@ -639,9 +372,6 @@ def test_explanations_of_texts_and_rows(folder, tmp_path):
     assert "give a row of features with --data" in refused("explain", numbers, "a text")
 
 
-# --- options and help -----------------------------------------------------------------------------------
-
-
 def test_every_flag_of_the_contract_exists():
     contract = {
         "fit": {"-o", "--model", "--as-published", "--set", "--format", "--jobs"},
@@ -678,14 +408,6 @@ def test_published_settings_can_be_changed_one_by_one(folder, tmp_path, command)
     )
 
 
-def test_a_stream_is_not_for_every_model(folder, tmp_path):
-    batch = tmp_path / "batch.treemax"
-    done("fit", folder / "train.txt", "-o", batch, "--model", "label-tree", "--text", "hashing")
-    for options in (["--model", "label-tree"], ["--start", batch]):
-        error = refused("stream", folder / "train.txt", *options)
-        assert "LabelTree cannot learn from a stream: it has no partial_fit" in error and "online-label-tree" in error
-
-
 @pytest.mark.slow
 def test_the_demo_shows_trees_and_a_path(tmp_path):
     lines = done("demo", "--rows", 3000).splitlines()
@@ -714,246 +436,6 @@ def test_version_models_and_completion():
 )  # fmt: skip
 def test_values_of_settings(text, value):
     assert read_value(text) == value and type(read_value(text)) is type(value)
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (["nope"], "No such command"),
-        (["fit"], "Missing argument 'DATA'"),
-        (["fit", "DATA"], "Missing option '-o'"),
-        (["info"], "Missing argument 'MODEL'"),
-        (["fit", "DATA", "-o", "OUT", "--model", "nope"], "unknown model 'nope'; choose from auto, label-tree"),
-        (
-            ["fit", "DATA", "-o", "OUT", "--model", "one-vs-all", "--set", "nope=1"],
-            "OneVsAll has no parameter 'nope'; it has loss, passes",
-        ),
-        (["fit", "DATA", "-o", "OUT", "--model", "one-vs-all", "--set", "passes"], "expected NAME=VALUE, got 'passes'"),
-        (["fit", "DATA", "-o", "OUT", "--text-set", "bits=3"], "TfidfText has no parameter 'bits'"),
-        (["fit", "DATA", "-o", "OUT", "--format", "nope"], "'nope' is not one of"),
-        (["fit", "DATA", "-o", "OUT", "--jobs", "many"], "not a valid integer"),
-        (["fit", "DATA", "-o", "nowhere/model"], "nowhere does not exist"),
-        (["fit", "DATA", "-o", "."], "is a folder"),
-        (["stream", "DATA", "-o", "nowhere/model"], "nowhere does not exist"),
-        (
-            ["stream", "DATA", "--start", "MODEL", "--set", "passes=1"],
-            "--set, --text-set and --as-published are for a new model",
-        ),
-        (["stream", "DATA", "--start", "MODEL", "--as-published"], "--as-published are for a new model"),
-        (["stream", "DATA", "--start", "MODEL", "--model", "one-vs-all"], "--model, --set, "),
-        (
-            ["fit", "DATA", "-o", "OUT", "--model", "one-vs-all", "--as-published"],
-            "OneVsAll does not come from a paper, so it has no published settings",
-        ),
-        (["stream", "DATA", "--model", "nope"], "unknown model 'nope'"),
-        (["stream", "DATA", "--chunk", "0"], "x>=1"),
-        (["predict", "MODEL", "DATA", "--top", "0"], "x>=1"),
-        (["predict", "MODEL", "DATA", "--k", "-1"], "x>=1"),
-        (["fit", "DATA", "-o", "OUT", "--bits", "99"], "1<=x<=31"),
-        (["demo", "--rows", "0"], "x>=1"),
-        (["completion", "tcsh"], "'tcsh' is not one of"),
-    ],
-)
-def test_a_command_called_wrongly_ends_with_2(folder, tmp_path, arguments, message):
-    names = {"DATA": folder / "train.txt", "MODEL": folder / "text.treemax", "OUT": tmp_path / "out.treemax"}
-    assert message in refused(*[names.get(argument, argument) for argument in arguments], code=2)
-    assert not (tmp_path / "out.treemax").exists()
-
-
-# --- what is wrong with the data, the model or the machine ----------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (["fit", "missing.txt", "-o", "OUT"], "missing.txt: No such file or directory"),
-        (["predict", "MODEL", "missing.txt"], "missing.txt: No such file or directory"),
-        (["predict", "missing.treemax", "DATA"], "missing.treemax: No such file or directory"),
-        (["info", "missing.treemax"], "missing.treemax: No such file or directory"),
-        (["convert", "missing.svm", "OUT", "--format", "xmc"], "missing.svm: No such file or directory"),
-        (["convert", "DATA", "nowhere/data.npz"], "nowhere: The folder to write to does not exist"),
-        (["fit", "docs", "-o", "OUT"], "cannot tell the format"),
-        (["predict", ".", "DATA"], "is a folder, not a Treemax model"),
-        (["predict", "DATA", "DATA"], "is not a Treemax model"),
-        (["fit", "DATA", "-o", "OUT", "--format", "svmlight"], "train.txt:1: the label is not an integer"),
-        (["fit", "DATA", "-o", "OUT", "--format", "xmc"], "train.txt:1: the header is not three numbers"),
-        (["fit", "DATA", "-o", "OUT", "--format", "jsonl"], "train.txt:1: not JSON"),
-        (["fit", "DATA", "-o", "OUT", "--format", "npz"], "train.txt: not a valid npz archive"),
-        (["fit", "DATA", "-o", "OUT", "--format", "vw"], "train.txt:1: "),
-        (
-            ["fit", "DATA", "-o", "OUT", "--model", "one-vs-all", "--set", "passes=0"],
-            "passes must be an integer at least 1, got 0",
-        ),
-        (["fit", "DATA", "-o", "OUT", "--model", "one-vs-all", "--set", "loss=foo"], "loss must be 'auto' or one of"),
-        (["fit", "DATA", "-o", "OUT", "--jobs", "0"], "n_jobs must be None or an integer other than zero"),
-        (
-            ["fit", "DATA", "-o", "OUT", "--model", "one-vs-all", "--set", "max_memory=1e-9"],
-            "OneVsAll for 12 features x 3 labels needs",
-        ),
-        (["predict", "MODEL", "FEATURES"], "the model was trained on text, but"),
-        (["eval", "MODEL", "FEATURES"], "the model was trained on text, but"),
-        (["stream", "FEATURES", "--start", "MODEL"], "the model was trained on text, but"),
-        (["predict", "VECTORS", "DATA"], "the model was trained on features, but"),
-        (["eval", "VECTORS", "DATA"], "treemax fit TEXTS -o MODEL (--text chooses the vectoriser)"),
-        (["predict", "VECTORS", "NOTES"], "If it is text: the model was trained on features. Give it features, or"),
-        (["fit", "EMPTY", "-o", "OUT", "--format", "fasttext"], "has no examples"),
-        (["eval", "MODEL", "EMPTY", "--format", "fasttext"], "has no examples"),
-        (["stream", "EMPTY", "--format", "fasttext"], "has no examples"),
-        (["eval", "MODEL", "UNLABELLED"], "no example has a label"),
-        (["eval", "MODEL", "NUMBERED"], "strings"),
-    ],
-)
-def test_errors_are_one_line_and_end_with_1(folder, tmp_path, arguments, message):
-    names = {
-        "DATA": folder / "train.txt", "FEATURES": folder / "data.svm", "MODEL": folder / "text.treemax",
-        "OUT": tmp_path / "out.treemax", "EMPTY": tmp_path / "empty.txt", "UNLABELLED": tmp_path / "unlabelled.jsonl",
-        "NUMBERED": tmp_path / "numbered.jsonl", "VECTORS": folder / "features.treemax", "NOTES": tmp_path / "notes.txt",
-    }  # fmt: skip
-    names["EMPTY"].write_text("")
-    names["UNLABELLED"].write_text('{"text": "apple"}\n')
-    names["NUMBERED"].write_text('{"text": "apple", "labels": [1]}\n')
-    names["NOTES"].write_text("A long sentence. " * 1000)
-    error = refused(*[names.get(argument, argument) for argument in arguments])
-    assert message in error and "\n" not in error and "Errno" not in error and len(error) < 600
-    assert not (tmp_path / "out.treemax").exists()
-
-
-def test_a_model_of_features_refuses_text(folder):
-    for command in ("predict", "eval"):
-        error = refused(command, folder / "features.treemax", folder / "train.txt")
-        assert "the model was trained on features, but" in error and "train.txt" in error
-
-
-@pytest.mark.parametrize("damage", ["cut", "flip", "header", "empty"])
-def test_damaged_models_are_refused(folder, tmp_path, damage):
-    whole = bytearray((folder / "text.treemax").read_bytes())
-    broken = {
-        "cut": whole[: len(whole) // 2],
-        "flip": whole[: len(whole) // 2] + bytes([whole[len(whole) // 2] ^ 0xFF]) + whole[len(whole) // 2 + 1 :],
-        "header": b"PK\x03\x04" + whole[40:],
-        "empty": b"",
-    }[damage]
-    path = tmp_path / "damaged.treemax"
-    path.write_bytes(broken)
-    for arguments in (("predict", path, folder / "train.txt"), ("info", path), ("eval", path, folder / "train.txt")):
-        assert "damaged.treemax" in refused(*arguments)
-
-
-def test_malformed_lines_are_named_or_skipped_and_counted(folder, tmp_path):
-    data = tmp_path / "bad.svm"
-    data.write_text("0 1:1\nbad line\n1 2:1\n2 x:1\n0 1:2\n")
-    model = tmp_path / "m.treemax"
-    assert "bad.svm:2: " in refused("fit", data, "-o", model)
-    assert not model.exists()
-    result = treemax_command("fit", data, "-o", model, "--skip-bad")
-    assert result.exit_code == 0 and "examples 3" in result.stderr
-    assert f"Skipped 2 malformed lines; the first: {data}:2: " in result.stderr
-    predicted = treemax_command("predict", model, data, "--skip-bad")
-    assert len(predicted.stdout.splitlines()) == 3 and "Skipped 2 malformed lines" in predicted.stderr
-    assert "Skipped" in treemax_command("stream", data, "--skip-bad").stderr
-    assert "Skipped" in treemax_command("eval", model, data, "--skip-bad", "--json").stderr
-    assert "Skipped" in treemax_command("convert", data, tmp_path / "out.xmc", "--skip-bad").stderr
-    assert len(read_examples(tmp_path / "out.xmc")) == 3
-
-
-def test_lines_that_are_all_malformed_are_counted_before_the_error(tmp_path):
-    data = tmp_path / "bad.svm"
-    data.write_text("bad\nworse\n")
-    result = treemax_command("fit", data, "-o", tmp_path / "m.treemax", "--skip-bad")
-    assert result.exit_code == 1
-    assert "Skipped 2 malformed lines" in result.stderr and "has no examples" in result.stderr
-
-
-def test_a_stream_that_meets_a_malformed_line_keeps_what_it_learned(tmp_path):
-    data, model = tmp_path / "long.svm", tmp_path / "m.treemax"
-    good = "".join(f"{i % 3} {i % 3 + 1}:1\n" for i in range(200_000))
-    data.write_text(good + "bad\n")
-    result = treemax_command("stream", data, "-o", model, "--chunk", 5000)
-    assert result.exit_code == 1 and "long.svm:200001: " in result.stderr
-    assert treemax.load(model).n_examples_ >= 5000 and "P@1" in result.stdout
-
-
-def test_a_stream_whose_first_example_is_refused_says_why(tmp_path):
-    data, model = tmp_path / "data.svm", tmp_path / "m.treemax"
-    data.write_text("1 1:1e30\n2 2:1\n")
-    result = treemax_command("stream", data, "--model", "online-label-tree", "-o", model)
-    assert result.exit_code == 1 and "at most 1e+15 is supported" in result.stderr and not model.exists()
-
-
-# --- processes: exit codes, pipes, signals --------------------------------------------------------------
-
-
-@pytest.mark.slow
-def test_a_process_answers_from_standard_input(folder):
-    command = [sys.executable, "-m", "treemax", "predict", folder / "text.treemax", "-", "--top", "1"]
-    packed = gzip.compress((folder / "train.txt").read_bytes())
-    answer = subprocess.run(command, input=packed, capture_output=True, timeout=60)
-    assert answer.returncode == 0 and b"Error" not in answer.stderr
-    assert len(answer.stdout.splitlines()) == 100
-
-
-@pytest.mark.slow
-def test_a_process_says_what_is_wrong_without_a_traceback(folder, tmp_path):
-    missing = process("fit", "missing.txt", "-o", tmp_path / "m.treemax")
-    assert (missing.returncode, missing.stdout) == (1, "")
-    assert missing.stderr == "Error: missing.txt: No such file or directory\n"
-    wrong = process("fit")
-    assert wrong.returncode == 2 and "Missing argument" in wrong.stderr
-
-
-@pytest.mark.slow
-@pytest.mark.skipif(sys.platform == "win32", reason="no such pipes")
-@pytest.mark.parametrize("arguments", [["predict", "MODEL", "DATA"], ["convert", "DATA", "-", "--format", "jsonl"]])
-def test_a_reader_that_leaves_early_is_no_error(folder, tmp_path, arguments):
-    data = tmp_path / "long.txt"
-    data.write_text((folder / "train.txt").read_text() * 100)
-    names = {"DATA": data, "MODEL": folder / "text.treemax"}
-    command = [sys.executable, "-m", "treemax", *(str(names.get(argument, argument)) for argument in arguments)]
-    running = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
-    assert running.stdout.readline().startswith(b"{")
-    running.stdout.close()
-    error = running.stderr.read()
-    assert running.wait(60) == 0 and b"Error" not in error
-
-
-def interrupted(command: str, data: Path, model: Path, delay: float) -> tuple[int, str]:
-    """Start a long command, press Ctrl-C when it has been at work for a while; exit code and standard error."""
-    options = ["--set", "passes=1000000"] if command == "fit" else []
-    running = subprocess.Popen(
-        [sys.executable, "-m", "treemax", command, str(data), "-o", str(model), "--model", "one-vs-all", *options],
-        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env={**os.environ, "PYTHONUNBUFFERED": "1"},
-    )  # fmt: skip
-    if command == "stream":
-        assert running.stdout is not None
-        while "256" not in running.stdout.readline():
-            pass
-    else:
-        time.sleep(delay)
-    assert running.poll() is None and not model.exists()
-    for _ in range(3):  # a library that is just being imported may swallow a signal: people press again
-        running.send_signal(signal.SIGINT)
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            _, error = running.communicate(timeout=20)
-            return running.returncode, error
-    running.kill()
-    raise AssertionError("three interruptions were ignored")
-
-
-@pytest.mark.slow
-@pytest.mark.skipif(sys.platform == "win32", reason="no such signals")
-@pytest.mark.parametrize("command", ["fit", "stream"])
-def test_control_c_ends_with_130_and_leaves_a_model(tmp_path, command):
-    data, model = tmp_path / "data.svm", tmp_path / "m.treemax"
-    data.write_text("".join(f"{i % 50} {i % 50}:1 {50 + i % 7}:0.5\n" for i in range(20_000)))
-    for delay in (3, 6, 12, 30, 60):  # a busy machine may not have begun to learn when the signal comes
-        code, error = interrupted(command, data, model, delay)
-        if model.exists():
-            break
-    assert code == 130 and "Traceback" not in error and "\nInterrupted" in f"\n{error}"
-    assert treemax.load(model).predict(read_examples(data).rows[:2]).shape == (2,)
-
-
-# --- a hierarchy of one's own --------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("numbers", [False, True])
@@ -987,9 +469,6 @@ def test_fit_says_which_loss_it_chose(tmp_path):
     assert "loss squared_hinge" in result.stderr
 
 
-# --- where to train ------------------------------------------------------------------------------------
-
-
 def test_fit_with_a_checkpoint(tmp_path):
     data, model, kept = tmp_path / "data.svm", tmp_path / "m.treemax", tmp_path / "kept"
     data.write_text("".join(f"{i % 5} {i % 5}:1\n" for i in range(50)))
@@ -1001,21 +480,6 @@ def test_fit_with_a_checkpoint(tmp_path):
     )
 
 
-@pytest.mark.parametrize(
-    ("data", "options", "message"),
-    [
-        ("-", ["--memory", "2GB"], "standard input can be read once: use a file"),
-        ("data.svm", ["--memory", "2GB", "--cluster", "auto"], "--cluster cannot be combined with --memory"),
-        ("data.svm", ["--memory", "2GB", "--checkpoint", "kept"], "--checkpoint cannot be combined with --memory"),
-        ("data.svm", ["--scratch", "."], "--scratch needs --memory"),
-    ],
-)
-def test_places_to_train_that_do_not_go_together(tmp_path, monkeypatch, data, options, message):
-    monkeypatch.chdir(tmp_path)
-    assert message in refused("fit", data, "-o", "m.treemax", "--model", "label-tree", *options, code=2)
-    assert list(tmp_path.iterdir()) == []
-
-
 @pytest.mark.skipif(find_spec("ray") is not None, reason="Ray is here")
 def test_fit_on_a_cluster_without_ray(tmp_path):
     data = tmp_path / "data.svm"
@@ -1023,113 +487,3 @@ def test_fit_on_a_cluster_without_ray(tmp_path):
     assert "pip install 'treemax[ray]'" in refused(
         "fit", data, "-o", tmp_path / "m.treemax", "--model", "label-tree", "--cluster", "auto"
     )
-
-
-# --- checkpoints of a stream, and standard streams -----------------------------------------------------
-
-
-def lines(n: int) -> str:
-    return "".join(f"{i % 7} {i % 7}:1 {10 + i % 5}:0.5\n" for i in range(n))
-
-
-def stopped_after(data: Path, folder: Path, n: int, monkeypatch, *options: str) -> None:
-    """Leave the checkpoint of a stream that was lost after its first examples."""
-    whole = data.read_text()
-    data.write_text("".join(whole.splitlines(keepends=True)[:n]))
-    with monkeypatch.context() as patch:
-        patch.setattr("treemax.cli.checkpoint.StreamCheckpoint.remove", lambda self: None)
-        done("stream", data, "--checkpoint", folder, "--every", "0", *options)
-    data.write_text(whole)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    "model", ["one-vs-all", "online-label-tree", "recall-tree", "lom-tree", "learned-tree", "memory-tree"]
-)
-def test_a_stream_goes_on_from_its_checkpoint(tmp_path, monkeypatch, model):
-    data, folder = tmp_path / "data.svm", tmp_path / "kept"
-    data.write_text(lines(300))
-    done("stream", data, "-o", tmp_path / "a", "--model", model)
-    stopped_after(data, folder, 120, monkeypatch, "--model", model)
-    result = treemax_command("stream", data, "-o", tmp_path / "b", "--checkpoint", folder, "--model", model, "--json")
-    assert result.exit_code == 0 and "after 120 examples" in result.stderr
-    assert json.loads(result.stdout.splitlines()[-1])["n"] == 300
-    assert (tmp_path / "a").read_bytes() == (tmp_path / "b").read_bytes()
-    assert list(folder.iterdir()) == []
-
-
-def test_a_checkpoint_is_for_the_same_data_and_options(tmp_path, monkeypatch):
-    data, folder, model = tmp_path / "data.svm", tmp_path / "kept", tmp_path / "model"
-    data.write_text(lines(50))
-    stopped_after(data, folder, 40, monkeypatch)
-    kept = (folder / "stream.treemax").read_bytes()
-    again = ["stream", data, "-o", model, "--checkpoint", folder]
-    for content, complaint in ((lines(30), "it ends before the 40 examples"), ("9 9:1\n" + lines(50), "differ")):
-        data.write_text(content)
-        result = treemax_command(*again)
-        assert result.exit_code == 1 and complaint in result.stderr and not model.exists()
-        assert (folder / "stream.treemax").read_bytes() == kept
-    result = treemax_command(*again, "--chunk", "2")
-    assert result.exit_code == 2 and "--chunk was 1, and is 2 now" in " ".join(result.stderr.split())
-    result = treemax_command(*again, "--every", "soon")
-    assert result.exit_code == 2 and "30s, 5m or 1h" in result.stderr
-
-
-@pytest.mark.skipif(os.name != "posix", reason="needs locks of folders")
-def test_a_folder_of_checkpoints_is_for_one_stream_at_a_time(tmp_path):
-    data, folder = tmp_path / "data.svm", tmp_path / "kept"
-    data.write_text(lines(20))
-    folder.mkdir()
-    release = lock_folder(folder)
-    result = treemax_command("stream", data, "--checkpoint", folder)
-    assert result.exit_code == 2 and "is in use by another treemax stream" in " ".join(result.stderr.split())
-    release()
-    for _ in range(2):  # and free again after each
-        done("stream", data, "--checkpoint", folder)
-
-
-def test_a_model_without_a_place_is_written_elsewhere(tmp_path, monkeypatch):
-    data, model, spare = tmp_path / "data.svm", tmp_path / "model.treemax", tmp_path / "spare"
-    data.write_text(lines(50))
-    spare.mkdir()
-    write = treemax.modelfile._write_array
-
-    def full(file, *rest):
-        if not Path(f"/proc/self/fd/{file.fileno()}").readlink().is_relative_to(spare):
-            raise OSError(28, "No space left on device")
-        return write(file, *rest)
-
-    monkeypatch.setattr("treemax.modelfile._write_array", full)
-    monkeypatch.setattr("tempfile.gettempdir", lambda: str(spare))
-    for name in ("fit", "stream"):
-        result = treemax_command(name, data, "-o", model)
-        assert result.exit_code == 1 and f"{model}: No space left on device: it needs" in result.stderr
-        (found,) = spare.glob("treemax-*/model.treemax")
-        assert f"the model is in {found}" in result.stderr and treemax.load(found).n_examples_ == 50
-        found.unlink()
-
-
-@pytest.mark.slow
-@pytest.mark.skipif(os.name != "posix", reason="needs a shell")
-@pytest.mark.parametrize(
-    ("arguments", "code", "message"),
-    [
-        ("info MODEL >&-", 1, "Error: standard output: The stream is closed\n"),
-        ("info MODEL >/dev/full", 1, "Error: standard output: No space left on device\n"),
-        ("predict MODEL - <&-", 1, "Error: standard input: The stream is closed\n"),
-        ("info MODEL >&- 2>&- <&-", 1, ""),
-        ("info MODEL 2>&- <&- >/dev/null", 0, ""),
-    ],
-)
-def test_standard_streams_that_are_closed_or_full(folder, arguments, code, message):
-    shell = f"{sys.executable} -m treemax {arguments.replace('MODEL', str(folder / 'features.treemax'))}"
-    result = subprocess.run(["sh", "-c", shell], capture_output=True, text=True)
-    lines = result.stderr.splitlines(keepends=True)
-    said = "".join(line for line in lines if not line.startswith("treemax: compiling"))
-    assert (result.returncode, said) == (code, message)
-
-
-def test_help_does_not_wait_for_large_libraries():
-    code = "import sys, treemax.cli; print([name for name in ('numba', 'pandas', 'scipy', 'sklearn') if name in sys.modules])"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "[]"

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import treemax
-from tests.cli.test_cli import done, refused, treemax_command
+from tests.cli.commands import done, refused, treemax_command
 
 TEXTS = ["the cat sat on the mat", "the dog sat", "a cat ran to the dog", "a dog ran"] * 25
 SETTINGS = ("--model", "tree-language-model", "--set", "arity=4", "--set", "dimension=8", "--set", "passes=3")

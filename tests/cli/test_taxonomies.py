@@ -5,7 +5,7 @@ import json
 import pytest
 
 import treemax
-from tests.cli.test_cli import done, refused
+from tests.cli.commands import done, refused
 
 WORDS = {"apple": "red sweet", "pear": "green sweet", "car": "fast road", "train": "fast rail", "food": "sweet meal"}
 

@@ -45,3 +45,29 @@ def assert_warns_without_learning_state(model, path, X, y):
         loaded.partial_fit(X, y)
     loaded.partial_fit(X, y)
     assert loaded.score(X, y) > 0.5
+
+
+def assert_continues_after_loading(model, path, X, y):
+    """A model saved with its learning state learns on as if it had never been saved; return the loaded one."""
+    model.save(path, resume=True)
+    again = treemax.load(path)
+    for one in (model, again):
+        one.partial_fit(X, y)
+    np.testing.assert_array_equal(again.predict_proba(X), model.predict_proba(X))
+    for answer, expected in zip(again.predict_topk(X, 5), model.predict_topk(X, 5)):
+        np.testing.assert_array_equal(answer, expected)
+    assert again.progressive_loss_ == model.progressive_loss_
+    return again
+
+
+def assert_damaged_parts_are_refused(model, n_labels, damages, resume=True):
+    """Arrays that are too short, or have one value everywhere, are refused; return the parts."""
+    header, arrays = model.to_parts(resume=resume)
+    type(model).from_parts(header, arrays, n_labels)
+    for name, array in arrays.items():
+        with pytest.raises(ValueError):
+            type(model).from_parts(header, {**arrays, name: array[:-1]}, n_labels)
+    for name, value, message in damages:
+        with pytest.raises(ValueError, match=message):
+            type(model).from_parts(header, {**arrays, name: np.full_like(arrays[name], value)}, n_labels)
+    return header, arrays

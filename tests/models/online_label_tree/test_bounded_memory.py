@@ -11,7 +11,7 @@ from click.testing import CliRunner
 
 import treemax
 from tests.models.online_label_tree.test_estimator import assert_same_model
-from tests.models.online_label_tree.test_training import assert_tables_are_sound
+from tests.models.online_label_tree.trees import assert_tables_are_sound
 from treemax import OnlineLabelTree
 from treemax.cli.main import commands
 from treemax.models.online_label_tree import kernels

@@ -22,7 +22,7 @@ from sklearn.base import clone
 
 import treemax
 from tests.models.online_label_tree.reference import OF_RECORDS, Reference, as_arrays, random_stream
-from tests.models.online_label_tree.test_training import assert_tables_are_sound
+from tests.models.online_label_tree.trees import assert_tables_are_sound
 from treemax import OnlineLabelTree
 from treemax.inputs.conversions import normalized
 from treemax.inputs.labels import RaggedLabels, Targets, read_labels

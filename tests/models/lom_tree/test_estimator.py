@@ -9,6 +9,8 @@ from hypothesis import strategies as st
 import treemax
 from tests.models import adagrad
 from tests.models.online_trees import (
+    assert_continues_after_loading,
+    assert_damaged_parts_are_refused,
     assert_same_in_pieces,
     assert_warns_without_learning_state,
     problem,
@@ -330,13 +332,7 @@ def test_saved_and_learned_on_it_is_as_if_it_had_never_stopped(tmp_path, sparse)
     X, y = problem(1600)
     X = sp.csr_matrix(X) if sparse else X
     model = tree(max_nodes=50, swap_resistance=1.0).partial_fit(X[:800], y[:800], classes=np.arange(40))
-    model.save(tmp_path / "model", resume=True)
-    again = treemax.load(tmp_path / "model")
-    for one in (model, again):
-        one.partial_fit(X[800:], y[800:])
-    for answer, expected in zip(again.predict_topk(X, 5), model.predict_topk(X, 5)):
-        np.testing.assert_array_equal(answer, expected)
-    assert again.progressive_loss_ == model.progressive_loss_
+    assert_continues_after_loading(model, tmp_path / "model", X[800:], y[800:])
 
 
 def test_without_its_learning_state_it_warns_and_goes_on(tmp_path):
@@ -355,12 +351,7 @@ def test_numbers_at_the_edge_of_what_is_accepted_do_no_harm():
 def test_damaged_parts_are_refused():
     X, y = problem(1000)
     model = tree(max_nodes=30).fit(X, y).model_
-    header, arrays = model.to_parts(resume=True)
-    type(model).from_parts(header, arrays, 40)
-    for name, array in arrays.items():
-        with pytest.raises(ValueError):
-            type(model).from_parts(header, {**arrays, name: array[:-1]}, 40)
-    for name, value, message in (
+    damages = (
         ("nodes/inner", True, "do not form a tree"),
         ("nodes/inner", False, "do not form a tree"),
         ("nodes/best", 3, "most frequent"),
@@ -370,9 +361,8 @@ def test_damaged_parts_are_refused():
         ("tallies/labels", 1, "duplicate"),
         ("tallies/counts", 0, "not possible"),
         ("tallies/starts", 7, "fit the nodes"),
-    ):
-        with pytest.raises(ValueError, match=message):
-            type(model).from_parts(header, {**arrays, name: np.full_like(arrays[name], value)}, 40)
+    )
+    header, arrays = assert_damaged_parts_are_refused(model, 40, damages)
     with pytest.raises(ValueError, match="sizes of leaves"):
         type(model).from_parts(header, {**arrays, "nodes/smallest": arrays["nodes/smallest"][::-1]}, 40)
 

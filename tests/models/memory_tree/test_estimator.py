@@ -10,7 +10,13 @@ from hypothesis import strategies as st
 
 import treemax
 from tests.models.memory_tree.reference import Reference
-from tests.models.online_trees import assert_same_in_pieces, assert_warns_without_learning_state, wrong_before_learning
+from tests.models.online_trees import (
+    assert_continues_after_loading,
+    assert_damaged_parts_are_refused,
+    assert_same_in_pieces,
+    assert_warns_without_learning_state,
+    wrong_before_learning,
+)
 from treemax.inputs.labels import Targets
 from treemax.inputs.rows import as_rows
 from treemax.models.memory_tree import kernels
@@ -304,14 +310,7 @@ def test_saved_and_learned_on_it_is_as_if_it_had_never_stopped(tmp_path, sparse,
     X, y = problem(1000)
     labels, X = several(y) if multi_label else y, sp.csr_matrix(X) if sparse else X
     model = tree().partial_fit(X[:500], labels[:500], classes=np.arange(30))
-    model.save(tmp_path / "model", resume=True)
-    again = treemax.load(tmp_path / "model")
-    for one in (model, again):
-        one.partial_fit(X[500:], labels[500:])
-        one.save(tmp_path / "whole", resume=True)
-    for answer, expected in zip(again.predict_topk(X, 5), model.predict_topk(X, 5)):
-        np.testing.assert_array_equal(answer, expected)
-    assert again.progressive_loss_ == model.progressive_loss_
+    again = assert_continues_after_loading(model, tmp_path / "model", X[500:], labels[500:])
     for name, array in model.to_parts(resume=True)[1].items():
         np.testing.assert_array_equal(again.to_parts(resume=True)[1][name], array, err_msg=name)
 
@@ -333,12 +332,7 @@ def test_damaged_parts_are_refused():
     X, y = problem(600)
     for sparse in (False, True):
         model = tree(leaf_factor=1.0).fit(sp.csr_matrix(X) if sparse else X, several(y)).model_
-        header, arrays = model.to_parts(resume=True)
-        type(model).from_parts(header, arrays, 30)
-        for name, array in arrays.items():
-            with pytest.raises(ValueError):
-                type(model).from_parts(header, {**arrays, name: array[:-1]}, 30)
-        for name, value, message in (
+        damages = (
             ("nodes/left", 0, "do not form a tree"),
             ("nodes/left", 1, "do not form a tree"),
             ("nodes/sizes", 1, "fit the leaves"),
@@ -351,9 +345,8 @@ def test_damaged_parts_are_refused():
             ("memories/indices" if sparse else "memories/rows", 99, "fit the features" if sparse else "length one"),
             ("scorer/weights", np.nan, "too large"),
             ("scorer/squares", -1.0, "values outside 0"),
-        ):
-            with pytest.raises(ValueError, match=message):
-                type(model).from_parts(header, {**arrays, name: np.full_like(arrays[name], value)}, 30)
+        )
+        header, arrays = assert_damaged_parts_are_refused(model, 30, damages)
         with pytest.raises(ValueError, match="how is"):
             type(model).from_parts({**header, "how": 3}, arrays, 30)
 

@@ -288,17 +288,11 @@ def test_progressive_loss_is_that_of_answers_before_learning():
 
 def test_damaged_parts_are_refused():
     X, y = problem()
-    model = treemax.RecallTree(n_candidates=5, verbose=0).fit(X, y)
-    header, arrays = model.model_.to_parts(resume=True)
-    for name, array in arrays.items():
-        shorter = {**arrays, name: array[:-1]}
-        with pytest.raises(ValueError):
-            type(model.model_).from_parts(header, shorter, 30)
-    outside = {**arrays, "labels": np.full_like(arrays["labels"], 30)}
-    with pytest.raises(ValueError, match="candidates"):
-        type(model.model_).from_parts(header, outside, 30)
+    model = treemax.RecallTree(n_candidates=5, verbose=0).fit(X, y).model_
+    damages = [("labels", 30, "candidates")]
+    header, arrays = online_trees.assert_damaged_parts_are_refused(model, 30, damages)
     with pytest.raises(ValueError, match="is not possible"):
-        type(model.model_).from_parts({**header, "depth": 60}, arrays, 30)
+        type(model).from_parts({**header, "depth": 60}, arrays, 30)
 
 
 @pytest.mark.parametrize(

@@ -10,13 +10,20 @@ from hypothesis import strategies as st
 
 import treemax
 from tests.models import adagrad
-from tests.models.online_trees import assert_same_in_pieces, problem, wrong_before_learning
+from tests.models.online_trees import (
+    assert_continues_after_loading,
+    assert_damaged_parts_are_refused,
+    assert_same_in_pieces,
+    problem,
+    wrong_before_learning,
+)
 from treemax.inputs.labels import Targets
 from treemax.kernels.jit import kernel
 from treemax.kernels.scorers import LEAST_NEW
 from treemax.models.recall_tree import paper_kernels as kernels
 from treemax.models.recall_tree.paper_model import KEPT_FEATURES, Descent
 from treemax.models.recall_tree.paper_training import candidates_for, depth_for, empty_model, learn
+from treemax.models.recall_tree.paper_tree_kernels import recall
 from treemax.models.recall_tree.training import RecallTreeSettings
 
 SETTINGS = RecallTreeSettings(0.3, 0.2, 0.5, 1.0, 1e-3, 0.1)
@@ -235,7 +242,7 @@ def compare_nodes(model, root):
 
 @kernel
 def recall_of_node(node, options, nodes):
-    return kernels.recall(node, options, nodes)
+    return recall(node, options, nodes)
 
 
 @settings(deadline=None)
@@ -519,24 +526,14 @@ def test_saved_and_learned_on_it_is_as_if_it_had_never_stopped(tmp_path, sparse)
     X, y = problem(800)
     X = sp.csr_matrix(X) if sparse else X
     model = paper().partial_fit(X[:400], y[:400], classes=np.arange(40))
-    model.save(tmp_path / "model", resume=True)
-    again = treemax.load(tmp_path / "model")
-    np.testing.assert_array_equal(again.predict_proba(X), model.predict_proba(X))
-    for one in (model, again):
-        one.partial_fit(X[400:], y[400:])
-    np.testing.assert_array_equal(again.predict_proba(X), model.predict_proba(X))
+    again = assert_continues_after_loading(model, tmp_path / "model", X[400:], y[400:])
     assert again.candidate_recall_ == model.candidate_recall_
 
 
 def test_damaged_parts_are_refused():
     X, y = problem()
     model = paper().fit(X, y).model_
-    header, arrays = model.to_parts(resume=True)
-    type(model).from_parts(header, arrays, 40)
-    for name, array in arrays.items():
-        with pytest.raises(ValueError):
-            type(model).from_parts(header, {**arrays, name: array[:-1]}, 40)
-    for name, value, message in (
+    damages = (
         ("nodes/children", 10**6, "do not form a tree"),
         ("nodes/candidates", 10**6, "candidates"),
         ("nodes/covered", 10**6, "counts"),
@@ -544,19 +541,12 @@ def test_damaged_parts_are_refused():
         ("tallies/above", 10**6, "fit together"),
         ("tallies/label", 39, "fit together"),
         ("tallies/node", 1, "fit together"),
-    ):
-        with pytest.raises(ValueError, match=message):
-            type(model).from_parts(header, {**arrays, name: np.full_like(arrays[name], value)}, 40)
+    )
+    header, arrays = assert_damaged_parts_are_refused(model, 40, damages)
     with pytest.raises(ValueError, match="fit together"):
         type(model).from_parts(header, arrays, 39)
-    header, arrays = model.to_parts(resume=False)
-    type(model).from_parts(header, arrays, 40)
-    for name, array in arrays.items():
-        with pytest.raises(ValueError):
-            type(model).from_parts(header, {**arrays, name: array[:-1]}, 40)
-    for name, value in (("nodes/labels", 40), ("nodes/n_candidates", 41)):
-        with pytest.raises(ValueError, match="candidates"):
-            type(model).from_parts(header, {**arrays, name: np.full_like(arrays[name], value)}, 40)
+    damages = (("nodes/labels", 40, "candidates"), ("nodes/n_candidates", 41, "candidates"))
+    assert_damaged_parts_are_refused(model, 40, damages, resume=False)
 
 
 @pytest.mark.parametrize("sparse", [False, True])

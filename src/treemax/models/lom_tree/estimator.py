@@ -161,7 +161,7 @@ class LOMTree(OnlineTreeClassifier):
 
     @snapshot_access
     def describe(self) -> dict[str, Any]:
-        """Summary of the model as a dictionary."""
+        """Return a summary of the model as a dictionary."""
         return {
             **super().describe(),
             "nodes": self.model_.n_inner,

@@ -78,6 +78,13 @@ class Options(NamedTuple):
     least_weight: float  # minimum weight of a row; 1 is the rule of the paper
 
 
+class Rates(NamedTuple):
+    """The learning rate, and the initial value of AdaGrad's sums."""
+
+    regressors: np.float32
+    initial: np.float32
+
+
 # --- nodes -----------------------------------------------------------------------------------------------
 
 
@@ -102,7 +109,7 @@ def _smallest_leaf(nodes):
 
 @bare_inline_kernel
 def _take_out_smallest_leaf(nodes):
-    """First half of Swap: remove the smallest leaf and its parent, which is replaced by the leaf's sibling."""
+    """Do the first half of Swap: remove the smallest leaf and its parent, which is replaced by the leaf's sibling."""
     leaf = _smallest_leaf(nodes)
     parent = nodes.parents[leaf]
     above = nodes.parents[parent]
@@ -228,7 +235,7 @@ def _descend_together(rows, order, first, last, nodes, regressors, one, ends, de
 
 
 @bare_inline_kernel
-def _train_node(x, node, tally, score, nodes, tallies, regressors, options, rate, initial, one):
+def _train_node(x, node, tally, score, nodes, tallies, regressors, options, rates, one):
     """Update the regressor towards the side of the label; returns the new score of the row.
 
     The side is right if the mean score of the label (e) is at least that of all rows (E); the row is weighted by
@@ -240,7 +247,7 @@ def _train_node(x, node, tally, score, nodes, tallies, regressors, options, rate
     if side * score < _ONE:
         weight = np.float32(minimum(1.0, maximum(options.least_weight, abs(own - mean))))
         one[0] = -side * weight
-        update(regressors, nodes.regressors[node] - 1, one, 1, x, rate, initial)
+        update(regressors, nodes.regressors[node] - 1, one, 1, x, rates.regressors, rates.initial)
         score = _score(x, node, nodes, regressors, one)
     tallies.sums[tally] += score
     tallies.trained[tally] = minimum(np.int64(tallies.trained[tally]) + np.int64(1), np.int64(MOST_COUNT))
@@ -250,7 +257,7 @@ def _train_node(x, node, tally, score, nodes, tallies, regressors, options, rate
 
 
 @bare_inline_kernel
-def _train(x, label, nodes, tallies, regressors, options, rate, initial, one):
+def _train(x, label, nodes, tallies, regressors, options, rates, one):
     """Algorithm 1 for one row; returns the prediction before it was learned.
 
     The prediction is that of the leaf which the row reaches if no regressor is updated on the way: the same path, until
@@ -262,7 +269,7 @@ def _train(x, label, nodes, tallies, regressors, options, rate, initial, one):
         above = np.int64(nodes.best[node])
         tally = _count(node, label, nodes, tallies)
         before = _score(x, node, nodes, regressors, one)
-        score = _train_node(x, node, tally, before, nodes, tallies, regressors, options, rate, initial, one)
+        score = _train_node(x, node, tally, before, nodes, tallies, regressors, options, rates, one)
         if asking and (before < _ZERO) != (score < _ZERO):
             other = _descend(x, _child(node, before, nodes), nodes, regressors, one)
             answer, asking = np.int64(nodes.best[other]) if other != node else above, False
@@ -273,7 +280,7 @@ def _train(x, label, nodes, tallies, regressors, options, rate, initial, one):
     tally = _count(node, label, nodes, tallies)
     if _wants_to_split(node, depth, nodes, options):
         _split(node, nodes, options)
-        score = _train_node(x, node, tally, _ZERO, nodes, tallies, regressors, options, rate, initial, one)
+        score = _train_node(x, node, tally, _ZERO, nodes, tallies, regressors, options, rates, one)
         node = _child(node, score, nodes)
         _count(node, label, nodes, tallies)
     nodes.smallest[node] += 1
@@ -292,7 +299,7 @@ def _has_room(nodes, tallies, regressors):
 
 
 @kernel
-def learn(rows, labels, order, start, rate, initial, nodes, tallies, regressors, options, found):
+def learn(rows, labels, order, start, rates, nodes, tallies, regressors, options, found):
     """Learn the rows order[start:]; returns how many are done, fewer if a table must be enlarged first.
 
     `found` counts the rows whose label was predicted before they were learned.
@@ -306,21 +313,21 @@ def learn(rows, labels, order, start, rate, initial, nodes, tallies, regressors,
         n_buckets = buckets_needed(regressors, x, DEEPEST)
         if not (_has_room(nodes, tallies, regressors) and reserve(regressors, n_buckets)):
             return i
-        found[0] += _train(x, label, nodes, tallies, regressors, options, rate, initial, one) == label
+        found[0] += _train(x, label, nodes, tallies, regressors, options, rates, one) == label
         release(regressors, n_buckets)
     return order.size
 
 
 @kernel
 def room_for(rows, i, regressors):
-    """Maximum number of hash buckets that the regressors need for a row."""
+    """Return the maximum number of hash buckets that the regressors need for a row."""
     return buckets_needed(regressors, row_of(rows, i), DEEPEST)
 
 
 @kernel
 def predict(rows, order, nodes, tallies, regressors, weights, first, of_first, ids, probabilities):
-    """The most frequent of all labels of each row's leaf (`first`), those of the labels with a weight (`ids`), and their
-    relative frequencies; either may have no columns."""
+    """Compute the most frequent of all labels of each row's leaf (`first`), those of the labels with a weight (`ids`),
+    and their relative frequencies; either may have no columns."""
     one, n_first, k = zeros(1, np.float32), first.shape[1], ids.shape[1]
     ends, descending = zeros(TOGETHER, np.int64), zeros(TOGETHER, np.int64)
     for i in range(order.size):
@@ -352,7 +359,7 @@ def predict(rows, order, nodes, tallies, regressors, weights, first, of_first, i
 
 @kernel
 def probabilities_of_all(rows, n_rows, nodes, tallies, regressors, out):
-    """The relative frequency of every label in each row's leaf; `out` must be zero."""
+    """Compute the relative frequency of every label in each row's leaf; `out` must be zero."""
     one = zeros(1, np.float32)
     for i in range(n_rows):
         node = _descend(row_of(rows, i), nodes.used[ROOT], nodes, regressors, one)

@@ -91,14 +91,14 @@ class LOMTreeModel(OnlineTreeModel):
         )
 
     def top_k(self, rows: Rows, k: int, search: None = None, threads: int = 1) -> tuple[NDArray[Any], NDArray[Any]]:
-        """Ids of the k most frequent labels of each row's leaf (-1 if there are fewer), and their relative frequencies."""
+        """Return ids of the k most frequent labels of each row's leaf (else -1), and their relative frequencies."""
         found = self.top_k_allowed(rows, 0, k, ALL_ONE, search, threads)
         return found.first, found.of_first
 
     def top_k_allowed(
         self, rows: Rows, k: int, n_first: int, weights: NDArray[np.float32], search: None, threads: int = 1
     ) -> TopKAllowed:
-        """The `n_first` most frequent labels of each row's leaf, and the k most frequent of those with a weight."""
+        """Return the `n_first` most frequent labels of each row's leaf, and the k most frequent with a weight."""
         found, regressors = TopKAllowed.empty(len(rows), n_first, k), prediction_scorers(self.regressors)
         predict: Callable[..., None] = kernels.predict
 
@@ -140,7 +140,7 @@ class LOMTreeModel(OnlineTreeModel):
     # --- to a file and back -----------------------------------------------------------------------------
 
     def without_labels(self, kept: NDArray[np.bool_]) -> LOMTreeModel:
-        """The model of the `kept` labels, renumbered; a node with an empty child is replaced by its other child."""
+        """Return the model of the `kept` labels, renumbered; the sibling of an empty child replaces the parent."""
         order = np.concatenate(self.levels())
         lists = self.lists(order)
         own, owner = kept[lists.labels], np.repeat(np.arange(len(order)), np.diff(lists.starts))
@@ -228,7 +228,7 @@ def _pruned(inner: NDArray[np.bool_], has_labels: NDArray[np.bool_]) -> tuple[ND
 def _most_frequent(
     lists: TallyLists, kept: NDArray[np.bool_], number: NDArray[np.int64], best: NDArray[np.int32]
 ) -> NDArray[np.int32]:
-    """The most frequent label of each node: that of before if it is left, else the first of those with the largest count."""
+    """Return the most frequent label of each node: that of before if left, else the first of the largest count."""
     out = np.full(len(best), NONE, np.int32)
     for node in range(len(best)):
         own = slice(lists.starts[node], lists.starts[node + 1])

@@ -13,7 +13,7 @@ from treemax.inputs.labels import Targets
 from treemax.inputs.rows import Rows
 from treemax.kernels.feature_tables import SparseScorers
 from treemax.models.lom_tree import kernels
-from treemax.models.lom_tree.kernels import DEEPEST, Nodes, Options
+from treemax.models.lom_tree.kernels import DEEPEST, Nodes, Options, Rates
 from treemax.models.lom_tree.model import (
     LOMTreeModel,
     empty_nodes,
@@ -39,7 +39,7 @@ class LOMTreeSettings:
 
 
 def nodes_for(n_labels: int) -> int:
-    """Default maximum number of inner nodes."""
+    """Return the default maximum number of inner nodes."""
     return NODES_PER_LABEL * n_labels
 
 
@@ -105,14 +105,14 @@ def learn(
     """
     found = np.zeros(1, dtype=np.int64)
     form, labels = model.rows(rows), targets.ids[targets.indptr[0] : targets.indptr[-1]].astype(np.int64)
-    rate, initial = np.float32(settings.rate), np.float32(settings.initial)
+    rates = Rates(np.float32(settings.rate), np.float32(settings.initial))
     for order in orders:
         for start in range(0, len(order), ROWS_AT_ONCE):
             piece, learned = order[start : start + ROWS_AT_ONCE], 0
             while True:
                 learned = kernels.learn(
-                    form, labels, piece, learned, rate, initial, model.nodes, model.tallies, model.regressors, options, found
-                )  # fmt: skip
+                    form, labels, piece, learned, rates, model.nodes, model.tallies, model.regressors, options, found
+                )
                 if learned == len(piece):
                     break
                 _ensure_capacity_for_row(model, form, piece[learned])

@@ -199,7 +199,7 @@ class ContextualMemoryTree(OnlineTreeClassifier):
 
     @snapshot_access
     def describe(self) -> dict[str, Any]:
-        """Summary of the model as a dictionary."""
+        """Return a summary of the model as a dictionary."""
         return {
             **super().describe(),
             "nodes": self.model_.n_nodes,

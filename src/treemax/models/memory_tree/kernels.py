@@ -87,6 +87,15 @@ class Rates(NamedTuple):
     least_gradient: np.float32
 
 
+class Progress(NamedTuple):
+    """Where learning is."""
+
+    random: np.ndarray
+    state: np.ndarray
+    found: np.ndarray  # rows answered before they were inserted, and all of them
+    needed: np.ndarray  # hash buckets that the routers and the regressors lack
+
+
 class Workspace(NamedTuple):
     """Buffers of one thread."""
 
@@ -256,7 +265,7 @@ def _split(leaf, memories, nodes, routers, options, rates, one):
 
 @bare_inline_kernel
 def reward(one, other, memories):
-    """F1 of the labels of two memories; with one label each, whether they are equal."""
+    """Return F1 of the labels of two memories; with one label each, whether they are equal."""
     p, q, common = memories.starts[one], memories.starts[other], 0
     end, other_end = memories.starts[one + 1], memories.starts[other + 1]
     n = end - p + other_end - q
@@ -333,7 +342,7 @@ def _update_by_reward(x, own_memory, memories, nodes, routers, scorer, options, 
 
 @bare_inline_kernel
 def _collect(leaf, memories, nodes, scorer, own):
-    """Return the labels of the memories of a leaf, each with the score of its best memory; returns their number."""
+    """Write the labels of the memories of a leaf, each with the score of its best memory; return their number."""
     n, memory = np.int64(0), nodes.first[leaf]
     while memory != NONE:
         score = similarity(own.spread, memories.rows, memory, scorer.weights)
@@ -380,7 +389,7 @@ def _to_probabilities(n, output, sharpness, values, counts):
 
 @bare_inline_kernel
 def _answer(x, memories, nodes, routers, regressors, scorer, options, own):
-    """Return the labels of a row's leaf and their probabilities; returns their number."""
+    """Write the labels of a row's leaf and their probabilities; return their number."""
     leaf, _ = _descend(x, np.int64(0), nodes, routers, own.path, own.one)
     spread(x, own.spread)
     n = _collect(leaf, memories, nodes, scorer, own)
@@ -408,7 +417,7 @@ def _is_right(memory, n, memories, own):
 
 @bare_inline_kernel
 def _entries_of_leaf(leaf, memories, nodes):
-    """Upper bound of the number of labels of a leaf."""
+    """Return an upper bound of the number of labels of a leaf."""
     n, memory = np.int64(0), nodes.first[leaf]
     while memory != NONE:
         n += memories.starts[memory + 1] - memories.starts[memory]
@@ -418,7 +427,7 @@ def _entries_of_leaf(leaf, memories, nodes):
 
 @bare_inline_kernel
 def _train_regressors(x, own_memory, leaf, memories, nodes, regressors, scorer, rates, own):
-    """One-against-some: logistic loss of the labels of a leaf."""
+    """Train the regressors of the labels of a leaf, one against some, by their logistic loss."""
     n = _collect(leaf, memories, nodes, scorer, own)
     scores_of(regressors, own.labels, n, x, own.scores)
     for q in range(n):
@@ -438,12 +447,12 @@ def _train_regressors(x, own_memory, leaf, memories, nodes, regressors, scorer, 
 
 
 @inline_kernel
-def _query(memory, memories, nodes, routers, regressors, scorer, options, rates, own, random, found, needed):
-    """What a row does before insertions: count whether it is answered, reward update, and one-against-some.
+def _query(memory, memories, nodes, routers, regressors, scorer, options, rates, own, progress):
+    """Do what comes before insertions: count whether the row is answered, reward update, and one-against-some.
 
     Returns False, and the buckets it needs, if there is no room.
     """
-    x = row_of(memories.rows, memory)
+    x, found, needed = row_of(memories.rows, memory), progress.found, progress.needed
     answers = options.output == REGRESSORS and not options.first_pass
     leaf, _ = _descend(x, np.int64(0), nodes, routers, own.path, own.one)
     if not _has_buckets(x, 1, routers, needed, 0):
@@ -456,7 +465,7 @@ def _query(memory, memories, nodes, routers, regressors, scorer, options, rates,
         found[1] += 1
     spread(x, own.spread)
     if options.rewards:
-        _update_by_reward(x, memory, memories, nodes, routers, scorer, options, rates, own, random)
+        _update_by_reward(x, memory, memories, nodes, routers, scorer, options, rates, own, progress.random)
     if answers:
         _train_regressors(x, memory, leaf, memories, nodes, regressors, scorer, rates, own)
     clear(x, own.spread)
@@ -470,11 +479,12 @@ def _has_buckets(x, n_owners, scorers, needed, place):
 
 
 @inline_kernel
-def _insert_in_phases(trains, memories, nodes, routers, regressors, scorer, options, rates, own, random, state, needed):
+def _insert_in_phases(trains, memories, nodes, routers, regressors, scorer, options, rates, own, progress):
     """Insert the memory of `state`, or a random one; returns False if there is no room for the next phase."""
+    state, needed = progress.state, progress.needed
     if state[PHASE] == CHOOSE:
         if state[STEP] > 1:
-            state[MEMORY] = _pop(nodes, memories, random)
+            state[MEMORY] = _pop(nodes, memories, progress.random)
         else:
             nodes.used[INSERTED] += 1
         state[PHASE] = ROUTE
@@ -506,25 +516,24 @@ def _insert_in_phases(trains, memories, nodes, routers, regressors, scorer, opti
 
 
 @kernel
-def learn(order, memories, nodes, routers, regressors, scorer, options, rates, own, random, state, found, needed):
-    """Learn the memories of `order` from where `state` says; returns False if an array must be enlarged first.
+def learn(order, tree, options, rates, own, progress):
+    """Learn the memories of `order` from where `progress` is; return False if an array must be enlarged first.
 
-    `found` counts the rows answered before they were inserted, and all of them; `needed` has the buckets that
-    the routers and the regressors lack.
+    `tree` has all that is learned, here and in predictions.
     """
+    memories, nodes, routers, regressors, scorer = tree
+    state = progress.state
     while state[ROW] < order.size:
         if state[STEP] == 0:
             memory = np.int64(order[state[ROW]])
-            if not _query(
-                memory, memories, nodes, routers, regressors, scorer, options, rates, own, random, found, needed
-            ):
+            if not _query(memory, memories, nodes, routers, regressors, scorer, options, rates, own, progress):
                 return False
             state[MEMORY] = memory
             state[STEP] = 1 if options.first_pass else 2
         while state[STEP] < 2 + options.dreams:
             trains = options.first_pass or options.train_dreams
             if not _insert_in_phases(
-                trains, memories, nodes, routers, regressors, scorer, options, rates, own, random, state, needed
+                trains, memories, nodes, routers, regressors, scorer, options, rates, own, progress
             ):
                 return False
             state[STEP] += 1
@@ -537,12 +546,10 @@ def learn(order, memories, nodes, routers, regressors, scorer, options, rates, o
 
 
 @kernel
-def predict(
-    rows, n_rows, memories, nodes, routers, regressors, scorer, options, own, weights, first, of_first, ids,
-    probabilities,
-):  # fmt: skip
-    """The most probable of all labels of each row's leaf (`first`), those of the labels with a weight (`ids`), and their
-    probabilities; either may have no columns."""
+def predict(rows, n_rows, tree, options, own, weights, first, of_first, ids, probabilities):
+    """Compute the most probable of all labels of each row's leaf (`first`), those of the labels with a weight (`ids`),
+    and their probabilities; either may have no columns."""
+    memories, nodes, routers, regressors, scorer = tree
     n_first, k = first.shape[1], ids.shape[1]
     for i in range(n_rows):
         n = _answer(row_of(rows, i), memories, nodes, routers, regressors, scorer, options, own)
@@ -557,8 +564,9 @@ def predict(
 
 
 @kernel
-def probabilities_of_all(rows, n_rows, memories, nodes, routers, regressors, scorer, options, own, out):
-    """The probability of every label, which is zero if it is not in the row's leaf; `out` must be zero."""
+def probabilities_of_all(rows, n_rows, tree, options, own, out):
+    """Compute the probability of every label, which is zero if it is not in the row's leaf; `out` must be zero."""
+    memories, nodes, routers, regressors, scorer = tree
     for i in range(n_rows):
         n = _answer(row_of(rows, i), memories, nodes, routers, regressors, scorer, options, own)
         for q in range(n):

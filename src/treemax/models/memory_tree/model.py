@@ -140,7 +140,7 @@ class MemoryStore:
 
 
 def _extended(array: NDArray[Any], n: int, more: NDArray[Any]) -> NDArray[Any]:
-    """The array with `more` after its first n entries; doubled where it is too short, and copied if it is read-only."""
+    """Return the array with `more` after its first n entries, enlarged or copied where it must be."""
     end = n + len(more)
     if end > len(array) or not array.flags.writeable:
         larger = np.zeros((max(end, 2 * n), *array.shape[1:]), array.dtype)
@@ -194,8 +194,12 @@ class MemoryTreeModel(OnlineTreeModel):
         assert isinstance(sparse, SparseRows)
         return sparse.indptr, sparse.indices, sparse.values
 
+    def tree(self, routers: Any, regressors: Any) -> tuple[Any, ...]:
+        """Return what is learned, as kernels take it, with these scorers."""
+        return self.store.view(), self.nodes, routers, regressors, self.scorer
+
     def workspace(self) -> Workspace:
-        """Buffers of one thread; untouched pages of large ones take no memory."""
+        """Return buffers of one thread; untouched pages of large ones take no memory."""
         n, real = max(1, self.n_labels), np.float32
         return Workspace(
             np.zeros(self.n_features, real), np.zeros(n, np.int32), np.zeros(n, np.int64), np.zeros(n, real), np.zeros(n, real), np.zeros(n, real),
@@ -230,14 +234,11 @@ class MemoryTreeModel(OnlineTreeModel):
         return out
 
     def _run(self, rows: Rows, width: int, threads: int, options: Options, outputs: Any, kernel: Any) -> None:
-        memories, routers = self.store.view(), prediction_scorers(self.routers)
-        regressors = prediction_scorers(self.regressors)
+        tree = self.tree(prediction_scorers(self.routers), prediction_scorers(self.regressors))
 
         def answer(block: slice) -> None:
-            kernel(
-                self.rows(rows[block]), block.stop - block.start, memories, self.nodes, routers, regressors,
-                self.scorer, options, self.workspace(), *outputs(block),
-            )  # fmt: skip
+            n_rows = block.stop - block.start
+            kernel(self.rows(rows[block]), n_rows, tree, options, self.workspace(), *outputs(block))
 
         run_all(blocks(len(rows), width), answer, threads)
 
@@ -267,7 +268,7 @@ class MemoryTreeModel(OnlineTreeModel):
     # --- to a file and back -----------------------------------------------------------------------------
 
     def without_labels(self, kept: NDArray[np.bool_]) -> MemoryTreeModel:
-        """The model of the `kept` labels, renumbered, without the memories of the others. Routers and scorer stay."""
+        """Return the model of the `kept` labels, renumbered, without the memories of others."""
         header, arrays = self.to_parts(self.knows_squares)
         starts, labels = arrays["memories/starts"], arrays["memories/labels"]
         of_kept = kept[labels]

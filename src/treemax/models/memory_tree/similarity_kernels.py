@@ -23,7 +23,7 @@ def clear(x, out):
 
 
 def similarity(dense, rows, memory, weights):
-    """The score of a memory for a row."""
+    """Compute the score of a memory for a row."""
     raise NotImplementedError
 
 

@@ -123,10 +123,7 @@ def _learn(model: MemoryTreeModel, order: NDArray[np.int64], settings: MemoryTre
     for scorers in (model.routers, model.regressors):
         if isinstance(scorers, SparseScorers):
             scorers.used[3] = 1
-    memories, own = model.store.view(), model.workspace()
-    state, needed = np.zeros(5, np.int64), np.zeros(2, np.int64)
-    while not kernels.learn(
-        order, memories, model.nodes, model.routers, model.regressors, model.scorer, options,
-        settings.rates, own, model.random, state, model.found, needed,
-    ):  # fmt: skip
-        _ensure_room(model, needed)
+    own = model.workspace()
+    progress = kernels.Progress(model.random, np.zeros(5, np.int64), model.found, np.zeros(2, np.int64))
+    while not kernels.learn(order, model.tree(model.routers, model.regressors), options, settings.rates, own, progress):
+        _ensure_room(model, progress.needed)

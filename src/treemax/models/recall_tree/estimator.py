@@ -366,7 +366,7 @@ class RecallTree(WithRate, OnlineTreeClassifier):
 
     @snapshot_access
     def describe(self) -> dict[str, Any]:
-        """Summary of the model as a dictionary."""
+        """Return a summary of the model as a dictionary."""
         return {
             **super().describe(),
             "depth": self.model_.depth,

@@ -144,7 +144,7 @@ class Workspace(NamedTuple):
 
 @bare_kernel
 def _descend(x, routers, shape, search):
-    """Beam search from the root to the leaves; returns the number of expanded nodes and the size of the beam."""
+    """Search from the root to the leaves with a beam; return the number of expanded nodes and the size of the beam."""
     n_open, size = 0, 1
     search.beam[0], search.beam_shares[0] = 0, _ONE
     beam, shares = search.beam, search.beam_shares
@@ -251,7 +251,7 @@ def _sum_of_exponentials(scores, top, sharpness):
 
 @bare_kernel
 def _score(n, x, regressors, shape, search):
-    """The scores of the first n candidates: regressor plus weighted log-probability of the tree."""
+    """Compute the scores of the first n candidates: regressor plus weighted log-probability of the tree."""
     scores_of(regressors, search.candidates, n, x, search.scores)
     _add_prior(search.scores[:n], search.masses[:n], shape.prior)
 
@@ -340,15 +340,15 @@ def _has_room(width, n_threads, routers, histograms, search):
 
 
 @kernel
-def learn(
-    rows, labels, row_weights, order, start, fall, n_threads, routers, regressors, histograms, shape, rates, search, found,
-):  # fmt: skip
+def learn(examples, order, start, fall, n_threads, tree, shape, rates, search, found):
     """Learn the rows order[start:]; returns how many are done, fewer if a table must be enlarged first.
 
-    The rates of row i are multiplied by fall[i], gradients and counts by the weight of the row (one if there are none).
-    `found` counts the rows whose label was predicted (0) and among the
-    candidates (1) before they were learned.
+    `tree` has all that is learned. The rates of row i are multiplied by fall[i], gradients and counts by the weight of
+    the row, if there are weights. `found` counts the rows whose label was predicted (0) and among the candidates (1)
+    before they were learned.
     """
+    rows, labels, row_weights = examples
+    routers, regressors, histograms = tree
     for i in range(start, order.size):
         x, label = row_of(rows, order[i]), labels[order[i]]
         n_buckets = buckets_needed(regressors, x, n_threads * (shape.n_candidates + 1))
@@ -371,13 +371,13 @@ def learn(
 
 @kernel
 def room_for(rows, i, n_threads, regressors, shape):
-    """Maximum number of hash buckets that the regressors need for a row."""
+    """Return the maximum number of hash buckets that the regressors need for a row."""
     return buckets_needed(regressors, row_of(rows, i), n_threads * (shape.n_candidates + 1))
 
 
 @kernel
 def predict(rows, n_rows, routers, regressors, histograms, shape, search, ids, probabilities):
-    """The best candidates of each row, and their probabilities."""
+    """Compute the best candidates of each row, and their probabilities."""
     k = ids.shape[1]
     for i in range(n_rows):
         x = row_of(rows, i)

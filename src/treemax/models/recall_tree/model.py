@@ -81,7 +81,7 @@ class RecallTreeModel(CandidateModel):
         return beam._replace(width=min(beam.width, self.arity**self.depth))
 
     def max_opened_nodes(self, beam: Beam) -> int:
-        """Maximum number of nodes that the search expands for a row."""
+        """Return the maximum number of nodes that the search expands for a row."""
         return sum(min(beam.width, self.arity**level) for level in range(self.depth))
 
     def shape(self, beam: Beam) -> Shape:
@@ -93,7 +93,7 @@ class RecallTreeModel(CandidateModel):
         )  # fmt: skip
 
     def workspace(self, beam: Beam) -> Workspace:
-        """Buffers of one thread."""
+        """Return buffers of one thread."""
         n_open = self.max_opened_nodes(beam)
         most = beam.width * self.histograms.labels.shape[1] + min(beam.n_candidates, self.n_labels) + 1
         real, whole = np.float32, np.int64

@@ -14,8 +14,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from treemax.kernels import atomic
-from treemax.kernels.arithmetic import MOST_COUNT, exp32, next_random, random_for
+from treemax.kernels.arithmetic import exp32, next_random, random_for
 from treemax.kernels.intrinsics import empty, minimum
 from treemax.kernels.jit import bare_fast_kernel, bare_inline_kernel, bare_kernel, kernel
 from treemax.kernels.queues import offer
@@ -33,74 +32,30 @@ from treemax.kernels.scorers import (
     scores,
     scores_in_group,
     scores_of,
-    update,
     update_of,
 )
+from treemax.models.recall_tree.paper_tree_kernels import (
+    LEFT,
+    NONE,
+    RIGHT,
+    Nodes,
+    Options,
+    Rates,
+    advantage_of,
+    child_of,
+    count_at_child,
+    count_at_root,
+    recall,
+    router_of,
+    router_score,
+    sigmoid,
+    update_router,
+)
 
-INCREASE, PRINTED, UNIT = 0, 1, 2  # importance weights of the routers
-LEFT, RIGHT = 0, 1
-NONE = -1  # no tally
-TALLY = np.dtype(
-    [
-        ("label", np.int32), ("node", np.int32), ("count", np.int32),
-        ("above", np.int32),  # the tally of the label at the parent, NONE at the root
-        ("left", np.int32), ("right", np.int32),  # and at the children, 0 where there is none
-        ("weight", np.float32), ("square", np.float32),  # of the path feature
-    ]
-)  # fmt: skip
-FEW = 4096  # up to this count, the increment of n log n is tabulated
-_COUNTS = np.arange(1.0, FEW + 1)
-MORE = np.diff(np.concatenate([[0.0], _COUNTS * np.log(_COUNTS)]))  # (n + 1) log(n + 1) - n log n
 _ONE = np.float32(1.0)
 _ZERO = np.float32(0.0)
 _HALF = np.float32(0.5)
 _UNIT = np.float32(2.0**-24)
-
-
-class Nodes(NamedTuple):
-    """The tree."""
-
-    used: np.ndarray  # number of nodes, number of routers
-    routers: np.ndarray  # index of the node's router plus 1; 0 at a leaf
-    children: np.ndarray  # nodes x (left, right); 0 where there is none yet
-    total: np.ndarray  # rows that reached the node
-    sums: np.ndarray  # of k log k over the counts k of the node's labels
-    covered: np.ndarray  # rows whose label is a candidate now
-    candidates: np.ndarray  # nodes x F, tallies, the most frequent first
-    labels: np.ndarray  # of the candidates
-    n_candidates: np.ndarray
-    lock: np.ndarray
-
-
-class Tallies(NamedTuple):
-    """The labels that reached each node."""
-
-    used: np.ndarray  # number of tallies
-    first: np.ndarray  # of each label: index of its tally at the root plus 1
-    records: np.ndarray
-
-
-class Options(NamedTuple):
-    """Options of the algorithm."""
-
-    depth: int
-    stops: bool  # whether the recall bound may end the descent
-    bound: float  # lambda of equation 1
-    path_features: bool
-    router_weight: int
-    alone: bool  # a single thread: no locks, whose memory fences are slow
-    node_only: bool  # of the path, only the last node is a feature
-    randomized: bool  # training rows are routed at random
-    seed: np.uint64
-
-
-class Rates(NamedTuple):
-    """Learning rates and thresholds."""
-
-    regressors: np.float32
-    routers: np.float32
-    initial: np.float32  # added to AdaGrad's sums
-    least_gradient: np.float32
 
 
 class Workspace(NamedTuple):
@@ -115,186 +70,6 @@ class Workspace(NamedTuple):
     ends: np.ndarray  # of the rows that descend together: their nodes
     bounds: np.ndarray
     descends: np.ndarray  # those not yet at their last node
-
-
-# --- nodes and tallies -----------------------------------------------------------------------------------
-
-
-@bare_inline_kernel
-def _new_tally(node, label, above, tallies):
-    new = atomic.fetch_add(tallies.used, 0, 1)
-    record = tallies.records[new]
-    record.label, record.node, record.above = label, node, above
-    return new
-
-
-@bare_inline_kernel
-def _root_tally(label, tallies):
-    """Return the tally of a label at the root, created if missing. The caller holds the root's lock."""
-    if tallies.first[label] == 0:
-        tallies.first[label] = _new_tally(0, label, NONE, tallies) + 1
-    return np.int64(tallies.first[label]) - 1
-
-
-@bare_inline_kernel
-def _child_tally(tally, side, child, tallies):
-    """Return the tally of the same label at a child, created if missing. The caller holds the child's lock."""
-    record = tallies.records[tally]
-    if (record.left if side == LEFT else record.right) == 0:
-        new = _new_tally(child, record.label, tally, tallies)
-        if side == LEFT:
-            record.left = new
-        else:
-            record.right = new
-    return np.int64(record.left if side == LEFT else record.right)
-
-
-@bare_inline_kernel
-def _count(tally, tallies):
-    """Return the count of a tally. Tally 0 is at the root, so as a link to a child 0 means none."""
-    return np.int64(tallies.records[tally].count) if tally else np.int64(0)
-
-
-@bare_inline_kernel
-def one_more(n):
-    """(n + 1) log(n + 1) - n log n."""
-    if n < FEW:
-        return MORE[n]
-    part = 1.0 / n
-    return np.log(np.float64(n)) + 1.0 + part * (0.5 - part * (1.0 / 6.0 - part / 12.0))
-
-
-@bare_inline_kernel
-def recall(node, options, nodes):
-    """Return the lower bound of equation 1 on the recall of a node's candidates; 0 if the bound is not used."""
-    if not options.stops:
-        return 0.0
-    m = np.float64(nodes.total[node])
-    r = nodes.covered[node] / m
-    return r - np.sqrt(options.bound * r * (1.0 - r) / m) - options.bound / m
-
-
-@bare_inline_kernel
-def update_candidates(node, tally, nodes, tallies):
-    """Count a label and update the candidates, the most frequent labels. The caller holds the node's lock."""
-    records = tallies.records
-    count = minimum(np.int64(records[tally].count) + np.int64(1), np.int64(MOST_COUNT))
-    records[tally].count = count
-    nodes.total[node] += 1
-    nodes.sums[node] += one_more(count - 1)
-    candidates, labels = nodes.candidates[node], nodes.labels[node]
-    n, room = nodes.n_candidates[node], candidates.size
-    if n == room and candidates[n - 1] != tally and records[candidates[n - 1]].count >= count:
-        return
-    at = 0
-    while at < n and candidates[at] != tally:
-        at += 1
-    if at == n < room:
-        nodes.n_candidates[node] = n + 1
-        nodes.covered[node] += count
-    elif at == n:
-        at -= 1
-        nodes.covered[node] += count - records[candidates[at]].count
-    else:
-        nodes.covered[node] += 1
-    while at > 0 and records[candidates[at - 1]].count < count:
-        candidates[at], labels[at] = candidates[at - 1], labels[at - 1]
-        at -= 1
-    candidates[at], labels[at] = tally, records[tally].label
-
-
-@bare_inline_kernel
-def _take_lock(node, nodes, options):
-    while not (options.alone or atomic.acquire(nodes.lock, node)):
-        pass
-
-
-@bare_inline_kernel
-def _count_at_root(label, nodes, tallies, options):
-    _take_lock(0, nodes, options)
-    tally = _root_tally(label, tallies)
-    update_candidates(0, tally, nodes, tallies)
-    atomic.release(nodes.lock, 0)
-    return tally
-
-
-@bare_inline_kernel
-def _count_at_child(child, tally, side, nodes, tallies, options):
-    _take_lock(child, nodes, options)
-    own = _child_tally(tally, side, child, tallies)
-    update_candidates(child, own, nodes, tallies)
-    atomic.release(nodes.lock, child)
-    return own
-
-
-# --- routers ---------------------------------------------------------------------------------------------
-
-
-@bare_inline_kernel
-def _sigmoid(score):
-    return _ONE / (_ONE + exp32(-score))
-
-
-@bare_inline_kernel
-def _increase(n, k):
-    """Increase of rows times entropy of a child with n rows by one more of a label with count k."""
-    return one_more(n) - one_more(k)
-
-
-@bare_inline_kernel
-def _entropies(n, total, k):
-    """Return the entropy of the labels at a child with n rows, before and after one more of a label with count k."""
-    if not n:
-        return 0.0, 0.0
-    return np.log(n) - total / n, np.log(n + 1) - (total + one_more(k)) / (n + 1)
-
-
-@bare_inline_kernel
-def _entropy_difference(node, in_left, in_right, nodes):
-    """Algorithm 3: expected entropy if the row goes right, minus that if it goes left."""
-    left, right = nodes.children[node, LEFT], nodes.children[node, RIGHT]
-    left_total, right_total = nodes.total[left] if left else 0, nodes.total[right] if right else 0
-    left_now, left_then = _entropies(left_total, nodes.sums[left], in_left)
-    right_now, right_then = _entropies(right_total, nodes.sums[right], in_right)
-    total = nodes.total[node]
-    if_left = left_total / total * left_then + right_total / total * right_now
-    if_right = left_total / total * left_now + right_total / total * right_then
-    return if_right - if_left
-
-
-@bare_inline_kernel
-def _advantage(node, tally, nodes, tallies, options):
-    """Importance weight of a row, positive if the left side has the lower entropy."""
-    in_left = _count(tallies.records[tally].left, tallies)
-    in_right = _count(tallies.records[tally].right, tallies)
-    if options.router_weight == PRINTED:
-        return _entropy_difference(node, in_left, in_right, nodes)
-    left, right = nodes.children[node, LEFT], nodes.children[node, RIGHT]
-    n_left, n_right = nodes.total[left] if left else 0, nodes.total[right] if right else 0
-    return _increase(n_right, in_right) - _increase(n_left, in_left)
-
-
-@bare_inline_kernel
-def update_router(x, router, score, advantage, routers, options, rates, one):
-    """Algorithm 3: train the router towards the side with the lower entropy, weighted by the difference.
-
-    Returns the router's new score of the row.
-    """
-    if advantage == 0.0:
-        return score
-    weight = _ONE if options.router_weight == UNIT else np.float32(abs(advantage))
-    gradient = _sigmoid(score) - (_ONE if advantage > 0.0 else _ZERO)
-    if abs(gradient) < rates.least_gradient:
-        return score
-    one[0] = weight * gradient
-    update(routers, router, one, 1, x, rates.routers, rates.initial)
-    return _router_score(x, router, routers, one)
-
-
-@bare_inline_kernel
-def _router_score(x, router, routers, one):
-    scores(routers, router, 1, x, one)
-    return one[0]
 
 
 # --- regressors ------------------------------------------------------------------------------------------
@@ -325,7 +100,7 @@ def _score(x, node, nodes, tallies, regressors, options, out):
 
 @bare_inline_kernel
 def _score_again(x, node, nodes, tallies, regressors, options, own):
-    """The scores of the candidates if the prediction ended at the same node: recomputed only for those that moved.
+    """Return the scores of the candidates if the prediction ended at the same node: only those that moved are new.
 
     No label can have become a candidate since: the prediction is scored only if the label already is one.
     """
@@ -370,7 +145,7 @@ def update_regressors(x, label, node, asked, nodes, tallies, regressors, options
 
 @bare_fast_kernel
 def _find_gradients(scores, labels, label, least, out):
-    """The gradients of the logistic loss, zero where they are small."""
+    """Compute the gradients of the logistic loss, zero where they are small."""
     for q in range(scores.size):
         gradient = _ONE / (_ONE + exp32(-scores[q])) - (_ONE if labels[q] == label else _ZERO)
         out[q] = gradient if abs(gradient) >= least else _ZERO
@@ -406,7 +181,7 @@ def _descend(x, nodes, routers, options, own):
     """Algorithm 1: the node whose candidates are scored, and the length of the path, which is stored."""
     node, bound, length = 0, recall(0, options, nodes), 0
     while nodes.routers[node]:
-        side = _router_score(x, nodes.routers[node] - 1, routers, own.one)
+        side = router_score(x, nodes.routers[node] - 1, routers, own.one)
         if length < own.path.size:  # a loaded tree may be deeper than the maximum depth of further training
             own.path[length], own.sides[length] = node, side
             length += 1
@@ -452,28 +227,6 @@ def _descend_together(rows, order, first, last, nodes, routers, options, own, le
 
 
 @bare_inline_kernel
-def _router(node, nodes, options):
-    """Return the router of a node, created if missing."""
-    if nodes.routers[node] == 0:
-        _take_lock(node, nodes, options)
-        if nodes.routers[node] == 0:
-            nodes.routers[node] = atomic.fetch_add(nodes.used, 1, 1) + 1
-        atomic.release(nodes.lock, node)
-    return np.int64(nodes.routers[node]) - 1
-
-
-@bare_inline_kernel
-def _child(node, side, nodes, options):
-    """A child of a node, created if missing."""
-    if nodes.children[node, side] == 0:
-        _take_lock(node, nodes, options)
-        if nodes.children[node, side] == 0:
-            nodes.children[node, side] = atomic.fetch_add(nodes.used, 0, 1)
-        atomic.release(nodes.lock, node)
-    return np.int64(nodes.children[node, side])
-
-
-@bare_inline_kernel
 def _side(score, options, random):
     """Return the side to which a training row goes; at random, left with probability 1/2 + score."""
     if not options.randomized:
@@ -488,20 +241,20 @@ def _train(x, label, asked, length, nodes, tallies, routers, regressors, options
     The prediction before passed `length` routers to the node `asked`; their scores are reused.
     """
     node = 0
-    tally = _count_at_root(label, nodes, tallies, options)
+    tally = count_at_root(label, nodes, tallies, options)
     bound = recall(node, options, nodes)
     for level in range(options.depth):
-        router = _router(node, nodes, options)
+        router = router_of(node, nodes, options)
         if level < length and own.path[level] == node:
             score = own.sides[level]
         else:
-            score = _router_score(x, router, routers, own.one)
-        advantage = _advantage(node, tally, nodes, tallies, options)
+            score = router_score(x, router, routers, own.one)
+        advantage = advantage_of(node, tally, nodes, tallies, options)
         score = update_router(x, router, score, advantage, routers, options, rates, own.one)
         random = next_random(random)
         side = _side(score, options, random)
-        child = _child(node, side, nodes, options)
-        tally = _count_at_child(child, tally, side, nodes, tallies, options)
+        child = child_of(node, side, nodes, options)
+        tally = count_at_child(child, tally, side, nodes, tallies, options)
         following = recall(child, options, nodes)
         if bound > following:
             break
@@ -529,8 +282,9 @@ def _ask(x, label, nodes, tallies, routers, regressors, options, own, found):
 
 
 @bare_inline_kernel
-def _has_room(n_threads, nodes, tallies, routers, options):
+def _has_room(nodes, tallies, routers, options):
     """Return whether no array can overflow with the next row of every thread."""
+    n_threads = options.n_threads
     return (
         nodes.total.size - nodes.used[0] >= n_threads * options.depth
         and routers.bias.size - nodes.used[1] >= n_threads * options.depth
@@ -539,20 +293,21 @@ def _has_room(n_threads, nodes, tallies, routers, options):
 
 
 @kernel
-def learn(rows, labels, order, start, fall, n_threads, nodes, tallies, routers, regressors, options, rates, own, found):
+def learn(rows, labels, order, start, fall, tree, options, rates, own, found):
     """Learn the rows order[start:]; returns how many are done, fewer if a table must be enlarged first.
 
-    The rates of row i are multiplied by fall[i]. `found` counts the rows whose label was predicted (0) and among the
-    candidates (1) before they were learned.
+    `tree` has all that is learned. The rates of row i are multiplied by fall[i]. `found` counts the rows whose label was
+    predicted (0) and among the candidates (1) before they were learned.
     """
+    nodes, tallies, routers, regressors = tree
     for i in range(start, order.size):
         if (i - start) % TOGETHER == 0:  # prefetches: the rows descend again one by one, while the routers learn
             last = minimum(i + TOGETHER, order.size)
             _descend_together(rows, order, i, last, nodes, routers, options, own, True)
         x, label = row_of(rows, order[i]), labels[order[i]]
-        for_routers = buckets_needed(routers, x, n_threads * options.depth)
-        for_regressors = buckets_needed(regressors, x, n_threads * nodes.candidates.shape[1])
-        if not (_has_room(n_threads, nodes, tallies, routers, options) and reserve(routers, for_routers)):
+        for_routers = buckets_needed(routers, x, options.n_threads * options.depth)
+        for_regressors = buckets_needed(regressors, x, options.n_threads * nodes.candidates.shape[1])
+        if not (_has_room(nodes, tallies, routers, options) and reserve(routers, for_routers)):
             return i
         if not reserve(regressors, for_regressors):
             release(routers, for_routers)
@@ -567,17 +322,16 @@ def learn(rows, labels, order, start, fall, n_threads, nodes, tallies, routers, 
 
 
 @kernel
-def room_for(rows, i, n_threads, routers, regressors, options, n_candidates):
-    """Maximum number of hash buckets that the routers and the regressors need for a row."""
-    x = row_of(rows, i)
-    return buckets_needed(routers, x, n_threads * options.depth), buckets_needed(
-        regressors, x, n_threads * n_candidates
-    )
+def room_for(rows, i, routers, regressors, options, n_candidates):
+    """Return the maximum number of hash buckets that the routers and the regressors need for a row."""
+    x, n_threads = row_of(rows, i), options.n_threads
+    for_routers = buckets_needed(routers, x, n_threads * options.depth)
+    return for_routers, buckets_needed(regressors, x, n_threads * n_candidates)
 
 
 @bare_kernel
 def path_scores(nodes, tallies, node_only, out):
-    """The score of each candidate by its path features, which is the same for all rows that end at the node."""
+    """Compute the score of each candidate by its path features, which is the same for all rows that end at the node."""
     for node in range(nodes.used[0]):
         for q in range(nodes.n_candidates[node]):
             out[node, q] = _path_score(nodes.candidates[node, q], tallies, node_only)
@@ -585,7 +339,7 @@ def path_scores(nodes, tallies, node_only, out):
 
 @kernel
 def find_nodes(rows, order, nodes, routers, options, own, ends):
-    """The node at which each row ends."""
+    """Compute the node at which each row ends."""
     for first in range(0, order.size, TOGETHER):
         last = minimum(first + TOGETHER, order.size)
         _descend_together(rows, order, first, last, nodes, routers, options, own, False)
@@ -595,9 +349,9 @@ def find_nodes(rows, order, nodes, routers, options, own, ends):
 
 @kernel
 def predict_row(rows, nodes, of_paths, routers, regressors, stops, bound, ids, probabilities):
-    """The same for a single row; arrays and scorers come as plain tuples."""
+    """Compute the same for a single row; arrays and scorers come as plain tuples."""
     nodes = Nodes(*nodes)
-    options = Options(0, stops, bound, False, 0, True, False, False, np.uint64(0))
+    options = Options(0, stops, bound, False, 0, 1, False, False, np.uint64(0))
     one, out, x = empty(1, np.float32), empty(nodes.labels.shape[1], np.float32), row_of(rows, 0)
     node = _last_node(rows, nodes, routers, options, one)
     n, labels = nodes.n_candidates[node], nodes.labels[node]
@@ -631,7 +385,7 @@ def _best(scores, labels, of_path, best, found):
     for q in range(scores.size):
         filled = offer(np.int64(labels[q]), scores[q], best, found, filled)
     for q in range(filled):
-        found[q] = _sigmoid(found[q]) / total
+        found[q] = sigmoid(found[q]) / total
     for q in range(filled, best.size):
         best[q] = -1
         found[q] = _ZERO
@@ -639,7 +393,7 @@ def _best(scores, labels, of_path, best, found):
 
 @kernel
 def predict(rows, order, ends, nodes, of_paths, regressors, own, kept, ids, probabilities):
-    """The best candidates of each row, and their logistic probabilities normalised to sum to one.
+    """Compute the best candidates of each row, and their logistic probabilities normalised to sum to one.
 
     `order` groups the rows by the node where they end, because they read the same weights.
     """

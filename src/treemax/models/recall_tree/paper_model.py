@@ -15,7 +15,8 @@ from treemax.kernels.arithmetic import MOST_COUNT
 from treemax.kernels.scorers import EMPTY, TOGETHER, KeptWeights
 from treemax.models.recall_tree import paper_kernels as kernels
 from treemax.models.recall_tree.model import CandidateModel
-from treemax.models.recall_tree.paper_kernels import NONE, TALLY, Nodes, Options, Tallies, Workspace
+from treemax.models.recall_tree.paper_kernels import Workspace
+from treemax.models.recall_tree.paper_tree_kernels import INCREASE, NONE, PRINTED, TALLY, UNIT, Nodes, Options, Tallies
 from treemax.models.recall_tree.tracing import trace_path
 from treemax.models.trained.parts import (
     MOST_COUNTED,
@@ -34,7 +35,7 @@ from treemax.trees import NodeLabels
 
 KEPT_FEATURES = 1024  # for rows that end at the same node
 ROWS_AT_ONCE = 8192  # in prediction: rows that end at the same node share memory reads
-ROUTER_WEIGHTS = {"increase": kernels.INCREASE, "printed": kernels.PRINTED, "unit": kernels.UNIT}
+ROUTER_WEIGHTS = {"increase": INCREASE, "printed": PRINTED, "unit": UNIT}
 
 
 class Descent(NamedTuple):
@@ -54,7 +55,7 @@ class Descent(NamedTuple):
         stops = self.bound is not None
         weight = ROUTER_WEIGHTS[self.router_weight]
         return Options(
-            self.depth, stops, float(self.bound or 0.0), self.path_features, weight, True, False, self.randomized,
+            self.depth, stops, float(self.bound or 0.0), self.path_features, weight, 1, False, self.randomized,
             np.uint64(self.seed),
         )  # fmt: skip
 
@@ -114,7 +115,7 @@ class PaperTreeModel(CandidateModel):
         return path_bytes + sum(array.nbytes for part in parts for array in part)
 
     def workspace(self, search: Descent) -> Workspace:
-        """Buffers of one thread."""
+        """Return buffers of one thread."""
         width, longest = self.nodes.labels.shape[1], min(search.depth, len(self.nodes.total))
         return Workspace(
             np.zeros(longest, np.int64), np.zeros(longest, np.float32), np.zeros(width, np.int32),
@@ -149,7 +150,7 @@ class PaperTreeModel(CandidateModel):
         return ids, probabilities
 
     def _kept_weights(self, n_rows: int) -> KeptWeights:
-        """Buffers of one thread for the weights of rows that end at the same node."""
+        """Return buffers of one thread for the weights of rows that end at the same node."""
         n = min(KEPT_FEATURES, 1 << (n_rows - 1).bit_length())
         return KeptWeights(
             np.zeros(1, np.int64), np.full(n, EMPTY), np.empty((n, self.nodes.labels.shape[1]), np.float32),
@@ -268,7 +269,7 @@ TALLY_PARTS = ("label", "node", "count", "above", "weight", "square")
 
 
 def _padded_rows(values: NDArray[Any], lengths: NDArray[np.int64], width: int) -> NDArray[Any]:
-    """Concatenated rows of different lengths as a zero-padded matrix."""
+    """Return concatenated rows of different lengths as a zero-padded matrix."""
     out = np.zeros((len(lengths), width), values.dtype)
     out[np.arange(width) < lengths[:, None]] = values
     return out

@@ -13,8 +13,8 @@ from treemax.inputs.labels import Targets
 from treemax.inputs.rows import Rows
 from treemax.kernels.feature_tables import MIX, SparseScorers
 from treemax.models.recall_tree import paper_kernels as kernels
-from treemax.models.recall_tree.paper_kernels import TALLY, Nodes, Rates, Tallies
 from treemax.models.recall_tree.paper_model import Descent, PaperTreeModel
+from treemax.models.recall_tree.paper_tree_kernels import TALLY, Nodes, Rates, Tallies
 from treemax.models.recall_tree.training import RecallTreeSettings, learn_in_threads, pieces_with_decay
 from treemax.models.trained.scorers import empty_scorers, enlarged_array, enlarged_scorers
 from treemax.models.trained.sparse_scorers import with_buckets, with_features
@@ -22,17 +22,17 @@ from treemax.models.training.learning_rates import mean_squared_length
 
 
 def depth_for(n_labels: int) -> int:
-    """Depth of a binary tree with a leaf for every label."""
+    """Return the depth of a binary tree with a leaf for every label."""
     return max(1, math.ceil(math.log2(max(2, n_labels))))
 
 
 def candidates_for(n_labels: int) -> int:
-    """Default number of candidates, proportional to the logarithm of the number of labels."""
+    """Return the default number of candidates, proportional to the logarithm of the number of labels."""
     return 4 * depth_for(n_labels)
 
 
 def initial_bias(n_candidates: int) -> float:
-    """Initial score of a label, for one correct label among the candidates."""
+    """Return the initial score of a label, for one correct label among the candidates."""
     return -math.log(n_candidates)
 
 
@@ -87,7 +87,12 @@ def _ensure_capacity_for_row(model: PaperTreeModel, form: Any, row: int, search:
     if n_tallies > len(tallies.records):
         model.tallies = tallies._replace(records=enlarged_array(tallies.records, n_tallies))
     needed = kernels.room_for(
-        form, row, threads, model.routers, model.regressors, search.options, nodes.candidates.shape[1]
+        form,
+        row,
+        model.routers,
+        model.regressors,
+        search.options._replace(n_threads=threads),
+        nodes.candidates.shape[1],
     )
     for name, n_buckets in zip(("routers", "regressors"), needed, strict=True):
         scorers = getattr(model, name)
@@ -96,7 +101,7 @@ def _ensure_capacity_for_row(model: PaperTreeModel, form: Any, row: int, search:
 
 
 def _new_length(array: NDArray[Any], used: NDArray[np.int64], needed: int) -> int:
-    """Length of the array after reserving `needed` more entries."""
+    """Return the length of the array after reserving `needed` more entries."""
     n = int(used[0]) + needed
     return len(array) if n <= len(array) else max(n, 2 * len(array))
 
@@ -105,7 +110,7 @@ def _new_length(array: NDArray[Any], used: NDArray[np.int64], needed: int) -> in
 
 
 def suggested_rate(rows: Rows, targets: Targets, n_labels: int, passes: int) -> float:
-    """Heuristic learning rate of the logistic regressors, which see unscaled rows one at a time."""
+    """Return the heuristic learning rate of the logistic regressors, which see unscaled rows one at a time."""
     examples_per_label = max(1.0, len(targets.ids) / n_labels)
     length = math.sqrt(mean_squared_length(rows)[0])
     return 1.5 * (math.log(n_labels) + 3.0) / (length * math.sqrt(examples_per_label) * passes**0.25)
@@ -141,13 +146,13 @@ def learn(
             if isinstance(scorers, SparseScorers):
                 scorers.used[3] = threads == 1
         seed = np.uint64((search.seed + int(MIX) * int(model.found[2])) % 2**64)  # other sides for each row
-        options = search.options._replace(alone=threads == 1, node_only=model.node_only, seed=seed)
+        options = search.options._replace(n_threads=threads, node_only=model.node_only, seed=seed)
 
         def learn_rows(order: Any, start: int, found: Any, decay: Any = decay, options: Any = options) -> int:
+            tree = model.nodes, model.tallies, model.routers, model.regressors
             return kernels.learn(
-                form, labels, order, start, decay, threads, model.nodes, model.tallies, model.routers, model.regressors,
-                options, rates, model.workspace(search), found,
-            )  # fmt: skip
+                form, labels, order, start, decay, tree, options, rates, model.workspace(search), found
+            )
 
         learn_in_threads(model, piece, threads, learn_rows, make_room)
         yield len(piece)

@@ -54,14 +54,14 @@ class RecallTreeSettings:
 
 
 def depth_for(n_labels: int, arity: int, n_rows: int) -> int:
-    """Depth of a tree with enough leaves for the labels, and enough rows for the leaves."""
+    """Return the depth of a tree with enough leaves for the labels, and enough rows for the leaves."""
     wanted = math.ceil(math.log(max(1.0, n_labels / LABELS_PER_LEAF), arity) - 1e-9)
     possible = math.floor(math.log(max(1.0, n_rows / ROWS_PER_LEAF), arity) + 1e-9)
     return max(1, min(wanted, possible))
 
 
 def candidates_for(n_labels: int) -> int:
-    """Default number of candidates, proportional to the logarithm of the number of labels."""
+    """Return the default number of candidates, proportional to the logarithm of the number of labels."""
     return 30 * math.ceil(math.log2(max(2, n_labels)))
 
 
@@ -222,6 +222,7 @@ def learn(
     Several threads update the weights without locks (Hogwild), so results vary slightly.
     """
     form, labels = model.rows(rows), targets.ids[targets.indptr[0] : targets.indptr[-1]].astype(np.int64)
+    examples = form, labels, targets.row_weights
     longest = int(np.diff(form[0]).max(initial=0)) if model.is_sparse else 0
     beam = model.clipped_beam(beam)
 
@@ -232,9 +233,9 @@ def learn(
     for piece, decay in pieces_with_decay(orders, settings.final_rate, planned, done):
 
         def learn_rows(order: Any, start: int, found: Any, decay: Any = decay) -> int:
+            tree = model.routers, model.regressors, model.histograms
             return kernels.learn(
-                form, labels, targets.row_weights, order, start, decay, threads, model.routers, model.regressors,
-                model.histograms, model.shape(beam), settings.rates, model.workspace(beam), found,
+                examples, order, start, decay, threads, tree, model.shape(beam), settings.rates, model.workspace(beam), found
             )  # fmt: skip
 
         learn_in_threads(model, piece, threads, learn_rows, make_room)

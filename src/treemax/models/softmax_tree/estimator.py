@@ -365,7 +365,7 @@ class SoftmaxTree(LabelClassifier):
         self, rows: Rows, labels: NDArray[np.int64], weights: Weights, n_labels: int, random: np.random.RandomState,
         settings: TaoSettings, train: Callable[[Table, Executor, list[Any]], None],
     ) -> Coverage | None:  # fmt: skip
-        """Which held-out rows find their class at the leaves of trees trained on the others; None if rows are few."""
+        """Return which held-out rows find their class at the leaves of trees trained on the others; None if few."""
         parts = _split(len(rows), random)
         if parts is None:
             return None
@@ -410,7 +410,7 @@ class SoftmaxTree(LabelClassifier):
         return float(self._best_smoothing_)  # type: ignore[arg-type]
 
     def perplexity(self, X: Any, y: Any) -> Perplexity:
-        """Perplexity of the labels over the rows whose label is in their leaf, and the share of these rows.
+        """Return the perplexity of the labels over the rows whose label is in their leaf, and the share of these rows.
 
         With `smoothing` every label of training has a probability; one that training never had is in no leaf.
         """
@@ -428,7 +428,7 @@ class SoftmaxTree(LabelClassifier):
 
     @snapshot_access
     def describe(self) -> dict[str, Any]:
-        """Summary of the model as a dictionary."""
+        """Return a summary of the model as a dictionary."""
         facts, model = super().describe(), self.model_
         return {
             **facts,
@@ -505,7 +505,7 @@ class SoftmaxForest(SoftmaxTree):
 
 
 def _progress_text(history: Sequence[Record]) -> str:
-    """Text for the progress bar; the training error is that after the last full iteration."""
+    """Return text for the progress bar; the training error is that after the last full iteration."""
     last = history[-1]
     words = [f"iteration {last.iteration + 1}", f"depth {last.depth}"]
     if not math.isnan(last.objective):
@@ -515,7 +515,7 @@ def _progress_text(history: Sequence[Record]) -> str:
 
 
 def _split(n_rows: int, random: np.random.RandomState) -> tuple[NDArray[np.int64], NDArray[np.int64]] | None:
-    """Held-out rows and the others; None if there would be too few of them."""
+    """Return held-out rows and the others; None if there would be too few of them."""
     n_held = int(HELD_OUT * n_rows)
     if n_held < FEWEST_HELD_OUT:
         return None

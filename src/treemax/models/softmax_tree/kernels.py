@@ -105,7 +105,7 @@ def _descend(rows, first, last, structure, planes, found):
 
 @bare_kernel
 def paths(rows, structure, planes, found):
-    """The leaf of each row in each tree, row by row."""
+    """Compute the leaf of each row in each tree, row by row."""
     n_rows = rows.shape[0]
     for first in range(0, n_rows, TOGETHER):
         _descend(rows, first, minimum(first + TOGETHER, n_rows), structure, planes, found)
@@ -140,7 +140,7 @@ def _store_scores(total, own, leaves, out, place):
 
 @bare_inline_kernel
 def _score_one(rows, i, leaves, own, width, out, place):
-    """The scores of the panel whose first class is `own`, for a row."""
+    """Compute the scores of the panel whose first class is `own`, for a row."""
     n, at = np.uint64(rows.shape[1]), own * np.uint64(rows.shape[1])
     pairs = n - n % _TWO
     even, odd = vector.splat(_ZERO), vector.splat(_ZERO)
@@ -166,7 +166,7 @@ def _add_feature_of_four(leaves, at, rows, four, d, totals):
 
 @bare_inline_kernel
 def _score_four(rows, four, leaves, own, width, out, places):
-    """The same for four rows, which share the weights that are read."""
+    """Compute the same for four rows, which share the weights that are read."""
     n, at = np.uint64(rows.shape[1]), own * np.uint64(rows.shape[1])
     pairs = n - n % _TWO
     even = (vector.splat(_ZERO), vector.splat(_ZERO), vector.splat(_ZERO), vector.splat(_ZERO))
@@ -201,7 +201,7 @@ def _score_class(x, leaves, own):
 
 @bare_inline_kernel
 def _score_few(rows, i, leaves, first, end, out, place):
-    """The scores of the classes that are left over from the panels of a leaf."""
+    """Compute the scores of the classes that are left over from the panels of a leaf."""
     for own in range(first, end):
         out[place + own - first] = _score_class(rows[i], leaves, own)
 
@@ -218,7 +218,7 @@ def _visit(rows, visit, n_trees, first, end, leaves, scores, stride):
 
 @bare_inline_kernel
 def _four_visits(rows, visits, n_trees, first, end, leaves, scores, stride):
-    """The same for four visits to one leaf."""
+    """Compute the same for four visits to one leaf."""
     a, b, c, d = visits
     four = (a // n_trees, b // n_trees, c // n_trees, d // n_trees)
     in_panels = _end_of_panels(first, end)
@@ -232,14 +232,14 @@ def _four_visits(rows, visits, n_trees, first, end, leaves, scores, stride):
 
 @bare_inline_kernel
 def _end_of_panels(first, end):
-    """Where the classes of a leaf begin that are too few for a panel."""
+    """Return where the classes of a leaf begin that are too few for a panel."""
     left = (end - first) % _WIDE
     return end - left if left <= _FEW else end
 
 
 @bare_kernel
 def _score_leaves(rows, found, order, structure, leaves, scores, stride):
-    """The scores of all visits, leaf by leaf."""
+    """Compute the scores of all visits, leaf by leaf."""
     n, n_trees = np.uint64(found.size), np.uint64(structure.roots.size)
     at = np.uint64(0)
     while at < n:
@@ -257,7 +257,7 @@ def _score_leaves(rows, found, order, structure, leaves, scores, stride):
 
 @bare_inline_kernel
 def _lanes(n):
-    """Bits of the lanes of a panel that n values fill."""
+    """Return bits of the lanes of a panel that n values fill."""
     return np.uint32((1 << minimum(_WIDE, n)) - 1)
 
 
@@ -294,7 +294,7 @@ def _insert(label, value, best, own):
 
 @bare_inline_kernel
 def _floor(values, n, k):
-    """A lower bound of the k-th largest of n values: the k-th largest of the maxima of the lanes."""
+    """Return a lower bound of the k-th largest of n values: the k-th largest of the maxima of the lanes."""
     if k > PANEL:
         return -_ONE
     tops = vector.splat(_ZERO)
@@ -309,7 +309,7 @@ def _floor(values, n, k):
 
 @bare_inline_kernel
 def _select(labels, values, n, best, own):
-    """The best of n labels by values not below zero, which end in whole panels of zeros."""
+    """Compute the best of n labels by values not below zero, which end in whole panels of zeros."""
     best[:] = -1
     own[:] = -_ONE
     last, floor = np.uint64(own.size - 1), _floor(values, n, own.size)
@@ -328,7 +328,7 @@ def _select(labels, values, n, best, own):
 
 @bare_kernel
 def _answer_tree(found, structure, scores, stride, ids, probabilities):
-    """The best classes of each row."""
+    """Compute the best classes of each row."""
     for i in range(np.uint64(ids.shape[0])):
         first, end = structure.starts[found[i]], structure.starts[found[i] + 1]
         own, n = scores[i * stride : (i + _NEXT) * stride], np.uint64(end - first)
@@ -350,7 +350,7 @@ def _add_labels(classes, probabilities, room, n):
 
 @bare_kernel
 def _answer_forest(found, structure, scores, stride, room, ids, probabilities):
-    """The best classes of each row, by the mean of the probabilities in all trees."""
+    """Compute the best classes of each row, by the mean of the probabilities in all trees."""
     n_trees = np.uint64(structure.roots.size)
     share = _ONE / np.float32(n_trees)
     for i in range(np.uint64(ids.shape[0])):
@@ -371,14 +371,13 @@ def _answer_forest(found, structure, scores, stride, room, ids, probabilities):
 
 
 @kernel
-def predict(
-    rows, roots, children, starts, classes, plane_weights, plane_bias, halves, scale, bias, widest, n_labels, ids, probabilities
-):  # fmt: skip
-    """The best classes of each row. `widest` is the number of classes of the leaf that has most.
+def predict(rows, structure, planes, leaves, widest, n_labels, ids, probabilities):
+    """Compute the best classes of each row. `widest` is the number of classes of the leaf that has most.
 
-    Takes arrays instead of named tuples, because unboxing these takes as long as the prediction of a row.
+    Takes plain instead of named tuples, because unboxing these takes as long as the prediction of a row.
     """
-    structure, planes = Structure(roots, children, starts, classes), Planes(plane_weights, plane_bias)
+    structure, planes, leaves = Structure(*structure), Planes(*planes), Leaves(*leaves)
+    roots, starts = structure.roots, structure.starts
     n_visits, stride = ids.shape[0] * roots.size, (widest + PANEL - 1) // PANEL * PANEL
     found, order = empty(n_visits, np.int64), empty(n_visits, np.uint64)
     paths(rows, structure, planes, found)
@@ -388,7 +387,7 @@ def predict(
         for visit in range(n_visits):
             order[visit] = visit
     scores = empty(n_visits * stride, np.float32)
-    _score_leaves(rows, found, order, structure, Leaves(halves, scale, bias), scores, np.uint64(stride))
+    _score_leaves(rows, found, order, structure, leaves, scores, np.uint64(stride))
     if roots.size == 1:
         _answer_tree(found, structure, scores, np.uint64(stride), ids, probabilities)
     else:

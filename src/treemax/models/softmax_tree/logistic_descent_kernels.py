@@ -10,12 +10,13 @@ without the last.
 from __future__ import annotations
 
 import math
+from typing import NamedTuple
 
 import numpy as np
 
 from treemax.kernels.arithmetic import exp32
 from treemax.kernels.intrinsics import maximum, minimum
-from treemax.kernels.jit import fast_inline_kernel, fast_kernel, kernel
+from treemax.kernels.jit import bare_fast_kernel, fast_inline_kernel, fast_kernel, kernel
 
 ENOUGH = 0.05  # a sweep whose decrease is below this fraction of the tolerance ends the round
 TINY = 0.01  # fraction of the tolerance that all skipped steps together may forgo
@@ -23,6 +24,13 @@ TINY = 0.01  # fraction of the tolerance that all skipped steps together may for
 _ZERO, _ONE = np.float32(0.0), np.float32(1.0)
 _LEAST, _MOST = np.float32(1e-30), np.float32(1e30)  # bounds of exponentials
 _FIRST, _SECOND = np.uint64(0), np.uint64(1)
+
+
+class RowScores(NamedTuple):
+    """What is kept for each row."""
+
+    exponentials: np.ndarray
+    derivatives: np.ndarray  # first and second
 
 
 @fast_inline_kernel
@@ -35,13 +43,14 @@ def _derive(i, exponential, target, cost, derivatives):
 
 
 @fast_kernel
-def _refresh(starts, column_rows, column_values, targets, costs, weights, used, bias, exponentials, derivatives):
-    """Exponentials and derivatives of all rows from the weights; returns the loss."""
-    exponentials[:] = bias[0]
-    for j in range(weights.size):
-        if used[j]:
-            for p in range(np.uint64(starts[j]), np.uint64(starts[j + 1])):
-                exponentials[column_rows[p]] += weights[j] * column_values[p]
+def _refresh(columns, model, rows):
+    """Compute exponentials and derivatives of all rows from the weights; return the loss."""
+    exponentials, targets, costs = rows.exponentials, columns.targets, columns.costs
+    exponentials[:] = model.bias[0]
+    for j in range(model.weights.size):
+        if model.used[j]:
+            for p in range(np.uint64(columns.starts[j]), np.uint64(columns.starts[j + 1])):
+                exponentials[columns.rows[p]] += model.weights[j] * columns.values[p]
     loss = 0.0
     for i in range(np.uint64(costs.size)):
         score = exponentials[i]
@@ -50,7 +59,7 @@ def _refresh(starts, column_rows, column_values, targets, costs, weights, used, 
             math.log(1.0 + np.float64(exp32(-abs(margin)))) + maximum(-np.float64(margin), 0.0)
         )
         exponentials[i] = minimum(maximum(exp32(score), _LEAST), _MOST)
-        _derive(i, exponentials[i], targets[i], costs[i], derivatives)
+        _derive(i, exponentials[i], targets[i], costs[i], rows.derivatives)
     return loss
 
 
@@ -70,43 +79,44 @@ def _moved(slope, curvature, largest, weight, alpha):
     return 0.0 if weight * moved < 0.0 else moved
 
 
-@fast_kernel
-def _update(
-    first, last, column_rows, column_values, targets, costs, largest, alpha, ridge, least, weight, exponentials,
-    derivatives,
-):  # fmt: skip
-    """One step of one weight; returns its new value and the approximate decrease of the objective.
+@bare_fast_kernel
+def _update(j, columns, penalties, least, weights, rows):
+    """Make one step of one weight, in place; return the approximate decrease of the objective.
 
     A step with a decrease below `least` is skipped, unless it ends at zero.
     """
+    exponentials, derivatives = rows
+    first, last, weight = np.uint64(columns.starts[j]), np.uint64(columns.starts[j + 1]), weights[j]
     slope, curvature = 0.0, 0.0
     for p in range(first, last):
-        i, x = np.uint64(column_rows[p]), column_values[p]
+        i, x = np.uint64(columns.rows[p]), columns.values[p]
         slope += x * derivatives[i, _FIRST]
         curvature += x * x * derivatives[i, _SECOND]
-    slope += ridge * weight
-    curvature += ridge
-    if weight == _ZERO and abs(slope) <= alpha:
-        return weight, 0.0
-    moved = np.float32(_moved(slope, curvature, largest, np.float64(weight), alpha))
+    slope += penalties.ridge * weight
+    curvature += penalties.ridge
+    if weight == _ZERO and abs(slope) <= penalties.alpha:
+        return 0.0
+    moved = np.float32(_moved(slope, curvature, columns.largest[j], np.float64(weight), penalties.alpha))
     step = moved - weight
-    fall = 0.5 * abs(slope * step + alpha * (abs(moved) - abs(weight)))
+    fall = 0.5 * abs(slope * step + penalties.alpha * (abs(moved) - abs(weight)))
     if step == _ZERO or (fall < least and moved != _ZERO):
-        return weight, fall
+        return fall
     for p in range(first, last):
-        i = np.uint64(column_rows[p])
-        e = exponentials[i] * exp32(step * column_values[p])
+        i = np.uint64(columns.rows[p])
+        e = exponentials[i] * exp32(step * columns.values[p])
         e = minimum(maximum(e, _LEAST), _MOST)
         exponentials[i] = e
-        _derive(i, e, targets[i], costs[i], derivatives)
-    return moved, fall
+        _derive(i, e, columns.targets[i], columns.costs[i], derivatives)
+    weights[j] = moved
+    return fall
 
 
-@fast_kernel
-def _update_bias(targets, costs, alpha, bias, exponentials, derivatives):
-    """One step of the bias; returns the approximate decrease of the objective."""
+@bare_fast_kernel
+def _update_bias(columns, alpha, bias, rows):
+    """Make one step of the bias; return the approximate decrease of the objective."""
+    exponentials, derivatives = rows
     slope, curvature = 0.0, 0.0
-    for i in range(np.uint64(costs.size)):
+    for i in range(np.uint64(columns.costs.size)):
         slope += derivatives[i, _FIRST]
         curvature += derivatives[i, _SECOND]
     moved = np.float32(_moved(slope, curvature, 1.0, np.float64(bias[0]), alpha))
@@ -114,48 +124,37 @@ def _update_bias(targets, costs, alpha, bias, exponentials, derivatives):
     if step == _ZERO:
         return 0.0
     factor = exp32(step)
-    for i in range(np.uint64(costs.size)):
+    for i in range(np.uint64(columns.costs.size)):
         exponentials[i] = minimum(maximum(exponentials[i] * factor, _LEAST), _MOST)
-        _derive(i, exponentials[i], targets[i], costs[i], derivatives)
+        _derive(i, exponentials[i], columns.targets[i], columns.costs[i], derivatives)
     fell = 0.5 * abs(slope * step + alpha * (abs(moved) - abs(bias[0])))
     bias[0] = moved
     return fell
 
 
 @kernel
-def one_round(
-    starts, column_rows, column_values, targets, costs, largest, mass, alpha, bias_alpha, ridge, tolerance,
-    sweeps_over_used, weights, used, bias, exponentials, derivatives,
-):  # fmt: skip
+def one_round(columns, penalties, tolerance, sweeps_over_used, model, rows):
     """Recompute the rows, sweep once over all features, and then over the nonzero weights.
 
     Returns the objective at the start, its approximate decrease, and the number of sweeps.
     """
-    before = _refresh(
-        starts, column_rows, column_values, targets, costs, weights, used, bias, exponentials, derivatives
-    )
+    alpha, bias_alpha, ridge = penalties
+    weights, used, bias = model
+    before = _refresh(columns, model, rows)
     before += alpha * np.abs(weights).sum() + bias_alpha * abs(bias[0]) + 0.5 * ridge * np.square(weights).sum()
     least = TINY * tolerance * before / weights.size
-    taken = _update_bias(targets, costs, bias_alpha, bias, exponentials, derivatives)
+    taken = _update_bias(columns, bias_alpha, bias, rows)
     for j in range(np.uint64(weights.size)):
-        if used[j] or mass[j] > alpha:  # at zero a slope cannot be larger than the mass of its feature
-            weights[j], fell = _update(
-                np.uint64(starts[j]), np.uint64(starts[j + np.uint64(1)]), column_rows, column_values, targets,
-                costs, largest[j], alpha, ridge, least, weights[j], exponentials, derivatives,
-            )  # fmt: skip
+        if used[j] or columns.mass[j] > alpha:  # at zero a slope cannot be larger than the mass of its feature
+            taken += _update(j, columns, penalties, least, weights, rows)
             used[j] = weights[j] != _ZERO
-            taken += fell
     features = np.flatnonzero(used)
     least = TINY * tolerance * before / maximum(1, features.size)
     sweeps = 1
     for _ in range(sweeps_over_used):
-        fell_all = _update_bias(targets, costs, bias_alpha, bias, exponentials, derivatives)
+        fell_all = _update_bias(columns, bias_alpha, bias, rows)
         for feature in features:
-            weights[feature], fell = _update(
-                np.uint64(starts[feature]), np.uint64(starts[feature + 1]), column_rows, column_values, targets,
-                costs, largest[feature], alpha, ridge, least, weights[feature], exponentials, derivatives,
-            )  # fmt: skip
-            fell_all += fell
+            fell_all += _update(np.uint64(feature), columns, penalties, least, weights, rows)
         taken += fell_all
         sweeps += 1
         if fell_all <= ENOUGH * tolerance * before:

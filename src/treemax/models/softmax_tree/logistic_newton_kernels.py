@@ -15,6 +15,7 @@ Parameters are the weights, then the bias. Targets are 0 where the sign is 1, an
 from __future__ import annotations
 
 import math
+from typing import NamedTuple
 
 import numpy as np
 
@@ -34,9 +35,19 @@ BLOCK = 512  # rows of the Hessian's product at a time
 _ZERO, _ONE = np.float32(0.0), np.float32(1.0)
 
 
+class Data(NamedTuple):
+    """The rows of a problem."""
+
+    X: np.ndarray
+    rows: np.ndarray  # of X
+    targets: np.ndarray
+    weights: np.ndarray
+
+
 @fast_kernel
-def _loss(X, rows, targets, weights, parameters, gradient, curvatures):
+def _loss(data, parameters, gradient, curvatures):
     """Return the loss; writes its gradient, and the second derivative of each row's loss along its score."""
+    X, rows, targets, weights = data
     d = X.shape[1]
     w, g = parameters[:d], gradient[:d]
     g[:] = _ZERO
@@ -64,7 +75,7 @@ def _loss(X, rows, targets, weights, parameters, gradient, curvatures):
 
 @fast_kernel
 def _hessian(X, rows, curvatures, active, random):
-    """The second derivatives of the loss along the active parameters, from a sample of the rows if there are many.
+    """Return the second derivatives of the loss along the active parameters, from a sample of many rows.
 
     A sample of m rows errs by about sqrt(active / m); more steps, each a fraction of the work.
     """
@@ -102,13 +113,13 @@ def _hessian(X, rows, curvatures, active, random):
 
 
 @kernel
-def _find_active(parameters, gradient, alpha, bias_alpha):
+def _find_active(parameters, gradient, penalties):
     """Parameters that are not zero or want to leave zero."""
     d = parameters.size - 1
     active = empty(d + 1, np.uint32)
     count = 0
     for j in range(d + 1):
-        if parameters[j] != _ZERO or abs(gradient[j]) > (alpha if j < d else bias_alpha):
+        if parameters[j] != _ZERO or abs(gradient[j]) > (penalties.alpha if j < d else penalties.bias_alpha):
             active[count] = j
             count += 1
     return active[:count]
@@ -139,12 +150,12 @@ def _minimise_quadratic(hessian, slopes, weights, alphas, steps):
 
 
 @fast_kernel
-def _penalty(parameters, alpha, bias_alpha):
+def _penalty(parameters, penalties):
     total = 0.0
     d = parameters.size - 1
     for j in range(d):
         total += np.float64(abs(parameters[j]))
-    return alpha * total + bias_alpha * np.float64(abs(parameters[d]))
+    return penalties.alpha * total + penalties.bias_alpha * np.float64(abs(parameters[d]))
 
 
 @fast_kernel
@@ -158,32 +169,34 @@ def _ridge_penalty(weights, ridge, gradient):
 
 
 @kernel
-def evaluate(X, rows, targets, weights, alpha, bias_alpha, ridge, parameters, gradient, curvatures):
+def evaluate(data, penalties, parameters, gradient, curvatures):
     """Fill gradient and curvatures; returns the objective. The L1 penalty is not in the gradient."""
-    value = _loss(X, rows, targets, weights, parameters, gradient, curvatures)
-    value += _penalty(parameters, alpha, bias_alpha)
-    if ridge > 0.0:
-        value += _ridge_penalty(parameters[:-1], ridge, gradient)
+    value = _loss(data, parameters, gradient, curvatures)
+    value += _penalty(parameters, penalties)
+    if penalties.ridge > 0.0:
+        value += _ridge_penalty(parameters[:-1], penalties.ridge, gradient)
     return value
 
 
 @kernel
-def newton_step(
-    X, rows, targets, weights, alpha, bias_alpha, ridge, parameters, gradient, curvatures, objective, iteration,
-):  # fmt: skip
+def newton_step(data, penalties, parameters, gradient, curvatures, objective, iteration):
     """One iteration; returns the new objective, and the decrease predicted by the slope, which is twice the distance
     to the minimum of the quadratic. Leaves the parameters unchanged if no step decreases the objective."""
-    active = _find_active(parameters, gradient, alpha, bias_alpha)
+    active = _find_active(parameters, gradient, penalties)
     if active.size == 0:
         return objective, 0.0
-    hessian = _hessian(X, rows, curvatures, active, next_random(next_random(np.uint64(iteration))))
-    own, slopes, alphas = (np.empty(active.size), np.empty(active.size), np.full(active.size, np.float64(alpha)))
+    hessian = _hessian(data.X, data.rows, curvatures, active, next_random(next_random(np.uint64(iteration))))
+    own, slopes, alphas = (
+        np.empty(active.size),
+        np.empty(active.size),
+        np.full(active.size, np.float64(penalties.alpha)),
+    )
     for q in range(active.size):
         own[q], slopes[q] = parameters[active[q]], gradient[active[q]]
         if active[q] == parameters.size - 1:
-            alphas[q] = bias_alpha
+            alphas[q] = penalties.bias_alpha
         else:
-            hessian[q, q] += ridge
+            hessian[q, q] += penalties.ridge
     first = slopes.copy()
     steps = np.zeros(active.size)
     _minimise_quadratic(hessian, slopes, own, alphas, steps)
@@ -196,7 +209,7 @@ def newton_step(
     for _ in range(HALVINGS):
         for q in range(active.size):
             trial[active[q]] = np.float32(own[q] + share * steps[q])
-        value = evaluate(X, rows, targets, weights, alpha, bias_alpha, ridge, trial, trial_gradient, trial_curvatures)
+        value = evaluate(data, penalties, trial, trial_gradient, trial_curvatures)
         if value <= objective - SUFFICIENT * share * promised:
             parameters[:] = trial
             gradient[:] = trial_gradient

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import NamedTuple
 
 import numpy as np
 
@@ -13,9 +14,17 @@ from treemax.kernels.jit import fast_inline_kernel, fast_kernel, kernel
 _ZERO = np.float32(0.0)
 
 
+class ColumnWeights(NamedTuple):
+    """The weights of a leaf's classes, those of a feature together."""
+
+    starts: np.ndarray
+    classes: np.ndarray
+    weights: np.ndarray
+
+
 @fast_kernel
 def dense_plane_scores(X, rows, weights, bias, out):
-    """The scores of some rows at a plane."""
+    """Compute the scores of some rows at a plane."""
     for i in range(rows.size):
         x, total = X[rows[i]], _ZERO
         for j in range(weights.size):
@@ -25,7 +34,7 @@ def dense_plane_scores(X, rows, weights, bias, out):
 
 @kernel
 def sparse_plane_scores(indptr, indices, values, rows, weights, bias, out):
-    """The same for sparse rows."""
+    """Compute the same for sparse rows."""
     for i in range(rows.size):
         total = _ZERO
         for p in range(indptr[rows[i]], indptr[rows[i] + 1]):
@@ -51,7 +60,7 @@ def _outcome(scores, own, needs_loss):
 
 @fast_kernel
 def dense_outcomes(scores, bias, places, needs_loss, cross_entropy, wrong):
-    """The outcomes of rows whose scores are given without the bias of each class."""
+    """Compute the outcomes of rows whose scores are given without the bias of each class."""
     for i in range(places.size):
         line = scores[i]
         for c in range(bias.size):
@@ -60,16 +69,14 @@ def dense_outcomes(scores, bias, places, needs_loss, cross_entropy, wrong):
 
 
 @fast_kernel
-def sparse_outcomes(
-    indptr, indices, values, rows, starts, classes, weights, bias, places, needs_loss, cross_entropy, wrong
-):  # fmt: skip
-    """The same for sparse rows; the weights of each feature, with their classes, begin at `starts`."""
+def sparse_outcomes(data, rows, columns, bias, places, needs_loss, cross_entropy, wrong):
+    """Compute the same for some of the sparse rows of `data`."""
     line = empty(bias.size, np.float32)
     for i in range(rows.size):
         for c in range(bias.size):
             line[c] = bias[c]
-        for p in range(indptr[rows[i]], indptr[rows[i] + 1]):
-            feature, value = indices[p], values[p]
-            for q in range(starts[feature], starts[feature + 1]):
-                line[classes[q]] += value * weights[q]
+        for p in range(data.indptr[rows[i]], data.indptr[rows[i] + 1]):
+            feature, value = data.indices[p], data.values[p]
+            for q in range(columns.starts[feature], columns.starts[feature + 1]):
+                line[columns.classes[q]] += value * columns.weights[q]
         cross_entropy[i], wrong[i] = _outcome(line, places[i], needs_loss)

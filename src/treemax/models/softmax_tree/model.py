@@ -159,7 +159,7 @@ class SoftmaxTreeModel(FromCandidates):
         return ids, probabilities
 
     def probabilities(self, rows: Rows, search: float = 0.0, threads: int = 1) -> NDArray[np.float32]:
-        """The probability of every label: without smoothing (`search`), zero for those that the leaves do not have."""
+        """Return the probability of every label; without smoothing (`search`) zero for those that the leaves lack."""
         out = super().probabilities(rows, 0.0, threads)
         if search:
             out[out == 0] = search
@@ -195,7 +195,7 @@ class SoftmaxTreeModel(FromCandidates):
         return covered, n_missing
 
     def without_labels(self, kept: NDArray[np.bool_]) -> SoftmaxTreeModel:
-        """The model of the `kept` labels, renumbered; a node with an empty leaf is replaced by its other child."""
+        """Return the model of the `kept` labels, renumbered; the sibling of an empty leaf replaces the parent."""
         remaining = _remaining(self.structure, kept)
         if not len(remaining.structure.roots):
             raise ValueError("No leaf would have a label left. Train again without the forgotten labels.")
@@ -217,13 +217,13 @@ class SoftmaxTreeModel(FromCandidates):
         raise NotImplementedError
 
     def leaves_of(self, rows: Rows) -> NDArray[np.int64]:
-        """The leaf of each row in each tree."""
+        """Return the leaf of each row in each tree."""
         raise NotImplementedError
 
     def node_weights(
         self, node: int, columns: NDArray[np.uint32], values: NDArray[np.float32]
     ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        """The biases of a decision node, or of the classes of a leaf, which follow them, and their weights for features."""
+        """Return the biases of a decision node, or of the classes of a leaf, and their weights for features."""
         raise NotImplementedError
 
     # --- to a file and back -----------------------------------------------------------------------------
@@ -294,8 +294,8 @@ class DenseSoftmaxTrees(SoftmaxTreeModel):
     def _answer(self, rows: Rows, ids: NDArray[np.int64], probabilities: NDArray[np.float32]) -> None:
         predict: Any = kernels.predict
         predict(
-            self._form(rows), *self.structure, self.planes, self.plane_bias, *self.leaves, self.widest, self.n_labels, ids,
-            probabilities,
+            self._form(rows), tuple(self.structure), (self.planes, self.plane_bias), tuple(self.leaves), self.widest,
+            self.n_labels, ids, probabilities,
         )  # fmt: skip
 
     def leaves_of(self, rows: Rows) -> NDArray[np.int64]:
@@ -504,7 +504,7 @@ def _rows_at_once(n_rows: int, n_answers: int, threads: int) -> int:
 
 
 def _panels(starts: NDArray[np.int64]) -> Iterator[slice]:
-    """The classes of each panel: sixteen of a leaf, or the remaining ones if they are more than FEW."""
+    """Yield the classes of each panel: sixteen of a leaf, or the remaining ones if they are more than FEW."""
     for start, end in pairwise(starts.tolist()):
         for first in range(start, end - FEW, PANEL):
             yield slice(first, min(first + PANEL, end))

@@ -102,7 +102,7 @@ class Objective:
         return cross_entropy
 
     def leaf_losses(self, leaf: Leaf, rows: Indices) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
-        """The cross-entropy of rows, infinite if the leaf lacks their class, and whether its prediction is wrong.
+        """Return the cross-entropy of rows, infinite if the leaf lacks their class, and whether predictions are wrong.
 
         The cross-entropy is left out, and zero, if the objective is the zero-one loss.
         """
@@ -135,7 +135,7 @@ class Objective:
         own: Any = self.table.rows
         columns = sp.csc_matrix(leaf.coef)
         loss_kernels.sparse_outcomes(
-            own.indptr, own.indices, own.values, read_only(rows), columns.indptr, columns.indices, columns.data,
+            own.arrays, read_only(rows), loss_kernels.ColumnWeights(columns.indptr, columns.indices, columns.data),
             read_only(leaf.bias), read_only(places), self.settings.missing != ZERO_ONE, cross_entropy, wrong,
         )  # fmt: skip
         return cross_entropy, wrong

@@ -16,6 +16,7 @@ more, number `outputs`, whose score is always zero: one output and a reference i
 from __future__ import annotations
 
 import math
+from typing import NamedTuple
 
 import numpy as np
 
@@ -34,6 +35,26 @@ RUNNING, CONVERGED = 0, 1
 STORED, NEXT, DONE = 0, 1, 2  # counters: pairs stored, where the next goes, iterations done
 
 _ZERO, _ONE = np.float32(0.0), np.float32(1.0)
+
+
+class Data(NamedTuple):
+    """The rows of a problem."""
+
+    X: np.ndarray
+    rows: np.ndarray  # of X
+    centre: np.ndarray  # is subtracted from them
+    targets: np.ndarray
+    weights: np.ndarray
+    reference: bool
+
+
+class History(NamedTuple):
+    """The memory of L-BFGS and of the convergence test."""
+
+    steps: np.ndarray
+    changes: np.ndarray  # of the gradient
+    counters: np.ndarray
+    past: np.ndarray  # the objectives of the last WINDOW iterations
 
 
 # --- loss and gradient ---------------------------------------------------------------------------------
@@ -63,8 +84,9 @@ def _residuals(scores, target, weight, reference):
 
 
 @fast_inline_kernel
-def _evaluate_one(X, rows, centre, targets, weights, parameters, gradient):
-    """Loss and gradient of a single output with a reference class: row by row, straight from the data."""
+def _evaluate_one(data, parameters, gradient):
+    """Return loss and gradient of a single output with a reference class: row by row, straight from the data."""
+    X, rows, centre, targets, weights, _ = data
     d = X.shape[1]
     w, g = parameters[:d], gradient[:d]
     score = empty(1, np.float32)
@@ -86,8 +108,9 @@ def _evaluate_one(X, rows, centre, targets, weights, parameters, gradient):
 
 
 @fast_inline_kernel
-def _evaluate_many(X, rows, centre, targets, weights, reference, parameters, gradient):
-    """Loss and gradient of several outputs, by products of matrices."""
+def _evaluate_many(data, parameters, gradient):
+    """Return loss and gradient of several outputs, by products of matrices."""
+    X, rows, centre, targets, weights, reference = data
     d = X.shape[1]
     k = parameters.size // (d + 1)
     size = minimum(BLOCK, rows.size)
@@ -180,43 +203,43 @@ def _squares(weights):
 
 
 @fast_kernel
-def penalty(parameters, n_weights, alpha, bias_alpha, ridge):
+def penalty(parameters, n_weights, penalties):
     """Return the L1 penalty of weights and biases, and the L2 penalty of weights."""
     total, total_bias = 0.0, 0.0
     for p in range(n_weights):
         total += np.float64(abs(parameters[p]))
     for p in range(n_weights, parameters.size):
         total_bias += np.float64(abs(parameters[p]))
-    cost = alpha * total + bias_alpha * total_bias
-    if ridge > 0.0:
-        cost += 0.5 * ridge * _squares(parameters[:n_weights])
+    cost = penalties.alpha * total + penalties.bias_alpha * total_bias
+    if penalties.ridge > 0.0:
+        cost += 0.5 * penalties.ridge * _squares(parameters[:n_weights])
     return cost
 
 
 @kernel
-def evaluate(X, rows, centre, targets, weights, reference, alpha, bias_alpha, ridge, parameters, gradient):
+def evaluate(data, penalties, parameters, gradient):
     """Return the objective; writes the gradient of all of it but the L1 penalty."""
-    d = X.shape[1]
+    d = data.X.shape[1]
     n_weights = parameters.size // (d + 1) * d
-    if parameters.size == d + 1 and reference:
-        loss = _evaluate_one(X, rows, centre, targets, weights, parameters, gradient)
+    if parameters.size == d + 1 and data.reference:
+        loss = _evaluate_one(data, parameters, gradient)
     else:
-        loss = _evaluate_many(X, rows, centre, targets, weights, reference, parameters, gradient)
-    if ridge > 0.0:
-        _add_ridge_slopes(parameters, n_weights, ridge, gradient)
-    return loss + penalty(parameters, n_weights, alpha, bias_alpha, ridge)
+        loss = _evaluate_many(data, parameters, gradient)
+    if penalties.ridge > 0.0:
+        _add_ridge_slopes(parameters, n_weights, penalties.ridge, gradient)
+    return loss + penalty(parameters, n_weights, penalties)
 
 
 # --- the method ----------------------------------------------------------------------------------------
 
 
 @fast_kernel
-def _slopes(parameters, gradient, n_weights, alpha, bias_alpha, slopes, free):
-    """The pseudo-gradient of loss plus penalty, and whether each parameter is free, not held at zero (1, else 0);
-    returns the squared norm of the pseudo-gradient."""
+def _slopes(parameters, gradient, n_weights, penalties, slopes, free):
+    """Compute the pseudo-gradient of loss plus penalty, and whether each parameter is free, not held at zero (1, else 0);
+    return the squared norm of the pseudo-gradient."""
     square = 0.0
     for p in range(parameters.size):
-        a = alpha if p < n_weights else bias_alpha
+        a = penalties.alpha if p < n_weights else penalties.bias_alpha
         w, g = parameters[p], gradient[p]
         at_zero = maximum(g - a, _ZERO) + minimum(g + a, _ZERO)
         s = g + a if w > _ZERO else (g - a if w < _ZERO else at_zero)
@@ -228,7 +251,7 @@ def _slopes(parameters, gradient, n_weights, alpha, bias_alpha, slopes, free):
 
 @fast_kernel
 def _dot(a, b, free):
-    """Over the free parameters only."""
+    """Return the product over the free parameters only."""
     total = 0.0
     for p in range(a.size):
         total += np.float64(a[p] * free[p]) * np.float64(b[p])
@@ -243,12 +266,13 @@ def _add(target, factor, source, free):
 
 
 @fast_kernel
-def _direction(slopes, square, steps, changes, counters, free, direction):
-    """The L-BFGS descent direction, minus inverse Hessian times slopes, projected to descent coordinates.
+def _direction(slopes, square, history, free, direction):
+    """Compute the L-BFGS descent direction, minus inverse Hessian times slopes, projected to descent coordinates.
 
     All products are over the free parameters only. Pairs without curvature there are skipped.
     """
-    stored, last = counters[STORED], counters[NEXT]
+    steps, changes = history.steps, history.changes
+    stored, last = history.counters[STORED], history.counters[NEXT]
     share, product = np.zeros(MEMORY), np.zeros(MEMORY)
     direction[:] = slopes
     scale = 0.0
@@ -276,14 +300,14 @@ def _direction(slopes, square, steps, changes, counters, free, direction):
 
 
 @fast_kernel
-def _move(parameters, direction, step, slopes, n_weights, alpha, bias_alpha, trial):
+def _move(parameters, direction, step, slopes, n_weights, penalties, trial):
     """Write the point after a step, projected to the orthant; returns the decrease predicted by the slopes."""
     t = np.float32(step)
     promised = 0.0
     for p in range(parameters.size):
         w = parameters[p]
         moved = w + t * direction[p]
-        a = alpha if p < n_weights else bias_alpha
+        a = penalties.alpha if p < n_weights else penalties.bias_alpha
         side = w if w != _ZERO else -slopes[p]
         if a > _ZERO and moved * side <= _ZERO:
             moved = _ZERO
@@ -293,10 +317,11 @@ def _move(parameters, direction, step, slopes, n_weights, alpha, bias_alpha, tri
 
 
 @fast_kernel
-def _remember(parameters, trial, gradient, trial_gradient, steps, changes, counters):
+def _remember(parameters, trial, gradient, trial_gradient, history):
     """Keep the pair of step and change of gradient."""
+    counters = history.counters
     m = counters[NEXT]
-    step, change = steps[m], changes[m]
+    step, change = history.steps[m], history.changes[m]
     for p in range(parameters.size):
         step[p] = trial[p] - parameters[p]
         change[p] = trial_gradient[p] - gradient[p]
@@ -305,33 +330,29 @@ def _remember(parameters, trial, gradient, trial_gradient, steps, changes, count
 
 
 @kernel
-def advance(
-    X, rows, centre, targets, weights, reference, alpha, bias_alpha, ridge, tolerance, least, iterations,
-    parameters, gradient, steps, changes, counters, past, objective,
-):  # fmt: skip
-    """Run up to `iterations` iterations; `past` has the objectives of the last WINDOW. The objective never rises.
+def advance(data, penalties, tolerance, least, iterations, parameters, gradient, history, objective):
+    """Run up to `iterations` iterations. The objective never rises.
 
     Returns the objective and whether it has converged: the decrease over WINDOW iterations is less than
     tolerance / 2 times the objective, it is below `least`, or no step decreases it.
     """
     size = parameters.size
-    n_weights = size // (X.shape[1] + 1) * X.shape[1]
+    n_weights = size // (data.X.shape[1] + 1) * data.X.shape[1]
+    counters, past = history.counters, history.past
     slopes, direction = empty(size, np.float32), empty(size, np.float32)
     free = empty(size, np.float32)
     trial, trial_gradient = empty(size, np.float32), empty(size, np.float32)
     for _ in range(iterations):
-        square = _slopes(parameters, gradient, n_weights, alpha, bias_alpha, slopes, free)
+        square = _slopes(parameters, gradient, n_weights, penalties, slopes, free)
         if square == 0.0 or objective <= least:
             return objective, CONVERGED
-        _direction(slopes, square, steps, changes, counters, free, direction)
+        _direction(slopes, square, history, free, direction)
         step, found, value = 1.0, False, objective
         for _ in range(HALVINGS):
-            promised = _move(parameters, direction, step, slopes, n_weights, alpha, bias_alpha, trial)
+            promised = _move(parameters, direction, step, slopes, n_weights, penalties, trial)
             if promised >= 0.0:
                 break
-            value = evaluate(
-                X, rows, centre, targets, weights, reference, alpha, bias_alpha, ridge, trial, trial_gradient
-            )
+            value = evaluate(data, penalties, trial, trial_gradient)
             if value <= objective + SUFFICIENT * promised:
                 found = True
                 break
@@ -341,7 +362,7 @@ def advance(
                 return objective, CONVERGED
             counters[STORED] = 0  # drop the L-BFGS memory and retry with steepest descent
             continue
-        _remember(parameters, trial, gradient, trial_gradient, steps, changes, counters)
+        _remember(parameters, trial, gradient, trial_gradient, history)
         parameters[:] = trial
         gradient[:] = trial_gradient
         done = counters[DONE]

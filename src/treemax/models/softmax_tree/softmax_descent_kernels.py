@@ -15,12 +15,13 @@ Columns are those of `kernels.columns.local_columns`, without the last.
 from __future__ import annotations
 
 import math
+from typing import NamedTuple
 
 import numpy as np
 
 from treemax.kernels.arithmetic import exp32
 from treemax.kernels.intrinsics import empty, maximum, minimum
-from treemax.kernels.jit import fast_inline_kernel, fast_kernel, kernel
+from treemax.kernels.jit import bare_fast_kernel, fast_inline_kernel, fast_kernel, kernel
 
 SWEEPS = 10  # maximum number over the nonzero weights before all features are visited again
 ENOUGH = 0.05  # a sweep whose decrease is below this fraction of the tolerance ends the round
@@ -33,25 +34,56 @@ LEAST = np.float32(1e-30)  # lower bound of exponentials: products with denormal
 _ZERO, _ONE = np.float32(0.0), np.float32(1.0)
 
 
+class Columns(NamedTuple):
+    """The rows, by column."""
+
+    starts: np.ndarray
+    rows: np.ndarray
+    values: np.ndarray
+    targets: np.ndarray  # of the rows
+    costs: np.ndarray
+    largest: np.ndarray  # value of each column
+    mass: np.ndarray  # sum of the values of each column times the costs of their rows
+
+
+class Coefficients(NamedTuple):
+    """What is learned."""
+
+    weights: np.ndarray  # columns x classes
+    used: np.ndarray  # whether a column has a weight that is not zero
+    bias: np.ndarray
+
+
+class Scores(NamedTuple):
+    """What is kept for each row."""
+
+    exponentials: np.ndarray  # rows x classes
+    totals: np.ndarray  # their sums
+    shares: np.ndarray  # costs divided by the sums
+
+
 @fast_kernel
-def _scores(starts, column_rows, column_values, weights, used, bias, scores):
-    """Scores of all rows, from the weights that are not zero."""
+def _scores(columns, model, scores):
+    """Compute scores of all rows, from the weights that are not zero."""
+    starts, weights = columns.starts, model.weights
     for i in range(scores.shape[0]):
-        scores[i] = bias
+        scores[i] = model.bias
     for j in range(weights.shape[0]):
-        if used[j]:
+        if model.used[j]:
             for c in range(weights.shape[1]):
                 w = weights[j, c]
                 if w != _ZERO:
                     for p in range(np.uint64(starts[j]), np.uint64(starts[j + 1])):
-                        scores[column_rows[p], c] += w * column_values[p]
+                        scores[columns.rows[p], c] += w * columns.values[p]
 
 
 @fast_kernel
-def _refresh(starts, column_rows, column_values, targets, costs, weights, used, bias, exponentials, totals, shares):
-    """Exponentials, their sums and the costs divided by them, all from the weights; returns the loss."""
-    _scores(starts, column_rows, column_values, weights, used, bias, exponentials)
-    k = bias.size
+def _refresh(columns, model, scores):
+    """Compute exponentials, their sums and the costs divided by them, all from the weights; return the loss."""
+    exponentials, totals, shares = scores
+    targets, costs = columns.targets, columns.costs
+    _scores(columns, model, exponentials)
+    k = model.bias.size
     loss = 0.0
     for i in range(costs.size):
         line = exponentials[i]
@@ -98,106 +130,90 @@ def _rescale(i, exponentials, totals, shares, cost):
     shares[i] = np.float32(cost)
 
 
-@fast_kernel
-def _update(
-    first, last, c, column_rows, column_values, targets, costs, largest, alpha, ridge, least, weight,
-    exponentials, totals, shares,
-):  # fmt: skip
-    """One step of one weight; returns its new value and the approximate decrease of the objective.
+@bare_fast_kernel
+def _update(j, c, columns, penalties, least, weights, scores):
+    """Make one step of one weight, in place; return the approximate decrease of the objective.
 
     A step with a decrease below `least` is skipped, unless it ends at zero.
     """
+    exponentials, totals, shares = scores
+    first, last, weight = np.uint64(columns.starts[j]), np.uint64(columns.starts[j + 1]), weights[j, c]
     slope, curvature = 0.0, 0.0
     for p in range(first, last):
-        i = np.uint64(column_rows[p])
-        x = np.float64(column_values[p])
+        i = np.uint64(columns.rows[p])
+        x = np.float64(columns.values[p])
         pull = np.float64(exponentials[i, c]) / totals[i]
-        wrong = pull - (1.0 if targets[i] == c else 0.0)
-        slope += costs[i] * x * wrong
-        curvature += costs[i] * x * x * pull * (1.0 - pull)
-    slope += ridge * np.float64(weight)
-    curvature += ridge
-    moved = np.float32(_step(slope, curvature, largest, np.float64(weight), alpha))
+        wrong = pull - (1.0 if columns.targets[i] == c else 0.0)
+        slope += columns.costs[i] * x * wrong
+        curvature += columns.costs[i] * x * x * pull * (1.0 - pull)
+    slope += penalties.ridge * np.float64(weight)
+    curvature += penalties.ridge
+    moved = np.float32(_step(slope, curvature, columns.largest[j], np.float64(weight), penalties.alpha))
     step = moved - weight
-    fall = 0.5 * abs(slope * step + alpha * (abs(moved) - abs(weight)))
+    fall = 0.5 * abs(slope * step + penalties.alpha * (abs(moved) - abs(weight)))
     if step == _ZERO or (fall < least and moved != _ZERO):
-        return weight, fall
+        return fall
     for p in range(first, last):
-        i = np.uint64(column_rows[p])
+        i = np.uint64(columns.rows[p])
         before = exponentials[i, c]
-        after = maximum(before * exp32(step * column_values[p]), LEAST)
+        after = maximum(before * exp32(step * columns.values[p]), LEAST)
         exponentials[i, c] = after
         total = totals[i] + (np.float64(after) - np.float64(before))
         totals[i] = total
-        shares[i] = np.float32(costs[i] / total)
+        shares[i] = np.float32(columns.costs[i] / total)
         if total > LARGEST:
-            _rescale(i, exponentials, totals, shares, costs[i])
-    return moved, fall
+            _rescale(i, exponentials, totals, shares, columns.costs[i])
+    weights[j, c] = moved
+    return fall
 
 
-@fast_kernel
-def _slopes_of(first, last, column_rows, column_values, targets, costs, exponentials, shares, slopes):
-    """The derivatives of the loss along one feature, for all classes."""
+@bare_fast_kernel
+def _slopes_of(j, columns, scores, slopes):
+    """Compute the derivatives of the loss along one feature, for all classes."""
     slopes[:] = _ZERO
     k = slopes.size
-    for p in range(first, last):
-        i = np.uint64(column_rows[p])
-        x = column_values[p]
-        pull = x * shares[i]
-        line = exponentials[i]
+    for p in range(np.uint64(columns.starts[j]), np.uint64(columns.starts[j + 1])):
+        i = np.uint64(columns.rows[p])
+        x = columns.values[p]
+        pull = x * scores.shares[i]
+        line = scores.exponentials[i]
         for c in range(k):
             slopes[c] += pull * line[c]
-        slopes[targets[i]] -= x * costs[i]
+        slopes[columns.targets[i]] -= x * columns.costs[i]
 
 
 @fast_kernel
-def _sweep_all(
-    starts, column_rows, column_values, targets, costs, largest, mass, alpha, ridge, least, weights, used, exponentials,
-    totals, shares,
-):  # fmt: skip
-    """A step for every weight that is or becomes nonzero; returns the approximate decrease of the objective."""
+def _sweep_all(columns, penalties, model, scores):
+    """Make a step for every weight that is or becomes nonzero; return the approximate decrease of the objective."""
+    weights, used, alpha = model.weights, model.used, penalties.alpha
     k = weights.shape[1]
     slopes = empty(k, np.float32)
     taken = 0.0
-    for j in range(weights.shape[0]):
-        if mass[j] <= alpha and not used[j]:
+    for j in range(np.uint64(weights.shape[0])):
+        if columns.mass[j] <= alpha and not used[j]:
             continue  # at zero a slope cannot be larger than the mass of its feature
-        first, last = np.uint64(starts[j]), np.uint64(starts[j + 1])
-        w = weights[j]
-        _slopes_of(first, last, column_rows, column_values, targets, costs, exponentials, shares, slopes)
+        _slopes_of(j, columns, scores, slopes)
         any_used = False
-        for c in range(k):
-            if abs(slopes[c]) > alpha or (used[j] and w[c] != _ZERO):
-                w[c], fell = _update(
-                    first, last, c, column_rows, column_values, targets, costs, largest[j], alpha, ridge, least,
-                    w[c], exponentials, totals, shares,
-                )  # fmt: skip
-                taken += fell
-                any_used = any_used or w[c] != _ZERO
+        for c in range(np.uint64(k)):
+            if abs(slopes[c]) > alpha or (used[j] and weights[j, c] != _ZERO):
+                taken += _update(j, c, columns, penalties, 0.0, weights, scores)
+                any_used = any_used or weights[j, c] != _ZERO
         used[j] = any_used
     return taken
 
 
 @fast_kernel
-def _sweep_used(
-    starts, column_rows, column_values, targets, costs, largest, alpha, ridge, least, weights, features, classes,
-    exponentials, totals, shares,
-):  # fmt: skip
-    """A step for each of the weights listed."""
+def _sweep_used(columns, penalties, least, weights, features, classes, scores):
+    """Make a step for each of the weights listed; return the approximate decrease of the objective."""
     taken = 0.0
     for a in range(features.size):
-        j, c = features[a], classes[a]
-        weights[j, c], fell = _update(
-            np.uint64(starts[j]), np.uint64(starts[j + 1]), c, column_rows, column_values, targets, costs,
-            largest[j], alpha, ridge, least, weights[j, c], exponentials, totals, shares,
-        )  # fmt: skip
-        taken += fell
+        taken += _update(np.uint64(features[a]), np.uint64(classes[a]), columns, penalties, least, weights, scores)
     return taken
 
 
 @kernel
 def _list_used(weights, used):
-    """Feature and class of every weight that is not zero."""
+    """Return feature and class of every weight that is not zero."""
     count = 0
     for j in range(weights.shape[0]):
         if used[j]:
@@ -215,12 +231,14 @@ def _list_used(weights, used):
 
 
 @fast_kernel
-def _bias_steps(targets, costs, alpha, bias, exponentials, totals, shares, factors):
-    """A joint step of all biases; returns the decrease of the objective.
+def _bias_steps(columns, alpha, bias, scores, factors):
+    """Make a joint step of all biases; return the decrease of the objective.
 
     The Hessian of a softmax is at most twice its diagonal. The objective is checked, which needs only the sums of the
     exponentials.
     """
+    exponentials, totals, shares = scores
+    targets, costs = columns.targets, columns.costs
     k, n = bias.size, costs.size
     slopes, curvatures, steps = np.zeros(k), np.zeros(k), np.empty(k)
     for i in range(n):
@@ -267,7 +285,7 @@ def _move_biases(steps, factors, costs, bias, exponentials, totals, shares):
 
 @kernel
 def column_facts(starts, column_rows, column_values, costs):
-    """For each column, its largest value, and the sum of its values times the costs of their rows."""
+    """Return the largest value of each column, and the sum of its values times the costs of their rows."""
     n = starts.size - 1
     largest, mass = np.zeros(n), np.zeros(n)
     for j in range(n):
@@ -279,8 +297,10 @@ def column_facts(starts, column_rows, column_values, costs):
 
 
 @fast_kernel
-def exact_loss(starts, column_rows, column_values, targets, costs, reference, weights, used, bias):
+def exact_loss(columns, reference, model):
     """Return the loss with scores in double precision, a few classes at a time."""
+    starts, targets, costs = columns.starts, columns.targets, columns.costs
+    weights, used, bias = model
     n, k = costs.size, bias.size
     scores, own, totals = np.empty((n, TOGETHER)), np.zeros(n), np.full(n, 1.0 if reference else 0.0)
     tops = np.full(n, 0.0 if reference else -1e300)
@@ -295,7 +315,7 @@ def exact_loss(starts, column_rows, column_values, targets, costs, reference, we
                     w = np.float64(weights[j, first + c])
                     if w != 0.0:
                         for p in range(np.uint64(starts[j]), np.uint64(starts[j + 1])):
-                            scores[column_rows[p], c] += w * np.float64(column_values[p])
+                            scores[columns.rows[p], c] += w * np.float64(columns.values[p])
         for i in range(n):
             line, top = scores[i], tops[i]
             for c in range(count):
@@ -318,7 +338,8 @@ def exact_loss(starts, column_rows, column_values, targets, costs, reference, we
 
 
 @fast_kernel
-def penalty(weights, used, bias, alpha, bias_alpha, ridge):
+def penalty(model, penalties):
+    weights, used, bias = model
     total, squares, total_bias = 0.0, 0.0, 0.0
     for j in range(weights.shape[0]):
         if used[j]:
@@ -328,7 +349,7 @@ def penalty(weights, used, bias, alpha, bias_alpha, ridge):
                 squares += w * w
     for c in range(bias.size):
         total_bias += np.float64(abs(bias[c]))
-    return alpha * total + bias_alpha * total_bias + 0.5 * ridge * squares
+    return penalties.alpha * total + penalties.bias_alpha * total_bias + 0.5 * penalties.ridge * squares
 
 
 @kernel
@@ -356,7 +377,7 @@ def local_weights(indptr, indices, values, features, local_of, weights, used, el
 
 @kernel
 def class_sizes(weights, columns, indptr):
-    """The starts of the nonzero weights of each class, and their number."""
+    """Compute the starts of the nonzero weights of each class, and their number."""
     indptr[:] = 0
     for a in range(columns.size):
         line = weights[columns[a]]
@@ -379,31 +400,18 @@ def by_class(weights, columns, features, indptr, indices, values):
 
 
 @kernel
-def one_round(
-    starts, column_rows, column_values, targets, costs, largest, mass, alpha, bias_alpha, ridge, tolerance,
-    sweeps_over_used, weights, used, bias, exponentials, totals, shares,
-):  # fmt: skip
-    """One round; returns the objective at its start, its approximate decrease, and the number of sweeps."""
-    before = _refresh(
-        starts, column_rows, column_values, targets, costs, weights, used, bias, exponentials, totals,
-        shares,
-    )  # fmt: skip
-    before += penalty(weights, used, bias, alpha, bias_alpha, ridge)
-    factors = empty(bias.size, np.float32)
-    taken = _bias_steps(targets, costs, bias_alpha, bias, exponentials, totals, shares, factors)
-    taken += _sweep_all(
-        starts, column_rows, column_values, targets, costs, largest, mass, alpha, ridge, 0.0, weights, used,
-        exponentials, totals, shares,
-    )  # fmt: skip
-    features, classes = _list_used(weights, used)
+def one_round(columns, penalties, tolerance, sweeps_over_used, model, scores):
+    """Do one round; return the objective at its start, its approximate decrease, and the number of sweeps."""
+    before = _refresh(columns, model, scores) + penalty(model, penalties)
+    factors = empty(model.bias.size, np.float32)
+    taken = _bias_steps(columns, penalties.bias_alpha, model.bias, scores, factors)
+    taken += _sweep_all(columns, penalties, model, scores)
+    features, classes = _list_used(model.weights, model.used)
     least = TINY * tolerance * before / maximum(1, features.size)
     sweeps = 1
     for _ in range(sweeps_over_used):
-        fell = _bias_steps(targets, costs, bias_alpha, bias, exponentials, totals, shares, factors)
-        fell += _sweep_used(
-            starts, column_rows, column_values, targets, costs, largest, alpha, ridge, least, weights, features,
-            classes, exponentials, totals, shares,
-        )  # fmt: skip
+        fell = _bias_steps(columns, penalties.bias_alpha, model.bias, scores, factors)
+        fell += _sweep_used(columns, penalties, least, model.weights, features, classes, scores)
         taken += fell
         sweeps += 1
         if fell <= ENOUGH * tolerance * before:

@@ -26,6 +26,8 @@ from treemax.models.softmax_tree import logistic_descent_kernels as logistic_des
 from treemax.models.softmax_tree import logistic_newton_kernels as logistic_newton
 from treemax.models.softmax_tree import owlqn_kernels as owlqn
 from treemax.models.softmax_tree import softmax_descent_kernels as descent
+from treemax.models.softmax_tree.penalties import Penalties
+from treemax.models.softmax_tree.softmax_descent_kernels import Coefficients, Columns
 from treemax.parallel.threads import one_blas_thread
 
 WORK_AT_ONCE = 4_000_000_000  # multiply-adds per kernel call: about a tenth of a second
@@ -71,14 +73,15 @@ class _Problem:
     newton: bool = True
 
     @property
-    def penalties(self) -> tuple[float, float, float]:
+    def penalties(self) -> Penalties:
         """The penalties in double precision."""
-        return self.alpha, self.bias_alpha, self.ridge
+        return Penalties(self.alpha, self.bias_alpha, self.ridge)
 
     @property
-    def single_penalties(self) -> tuple[np.float32, np.float32, np.float32]:
+    def single_penalties(self) -> Penalties:
         """The penalties in single precision."""
-        return np.float32(self.alpha), np.float32(self.bias_alpha), np.float32(self.ridge)
+        single: Any = np.float32  # what kernels take
+        return Penalties(*map(single, self.penalties))
 
     @property
     def least(self) -> float:
@@ -286,15 +289,16 @@ def _solve_dense(
 def _newton(
     problem: _Problem, parameters: NDArray[np.float32], tolerance: float, max_iterations: int
 ) -> tuple[int, bool]:
-    """Logistic regression by Newton's method, in place; returns the number of iterations and whether it converged."""
-    data = (problem.rows, problem.indices, problem.targets, problem.weights)
+    """Solve logistic regression by Newton's method, in place; return the number of iterations and whether it converged."""
+    rows: Any = problem.rows
+    data = logistic_newton.Data(rows, problem.indices, problem.targets, problem.weights)
     penalties = problem.single_penalties
     gradient = np.empty(parameters.size, dtype=np.float32)
     curvatures = np.empty(len(problem.indices), dtype=np.float32)
-    value = logistic_newton.evaluate(*data, *penalties, parameters, gradient, curvatures)
+    value = logistic_newton.evaluate(data, penalties, parameters, gradient, curvatures)
     for iteration in range(max_iterations):
         value, predicted = logistic_newton.newton_step(
-            *data, *penalties, parameters, gradient, curvatures, value, iteration
+            data, penalties, parameters, gradient, curvatures, value, iteration
         )
         if predicted <= tolerance * value or value <= problem.least:
             return iteration + 1, True
@@ -304,25 +308,26 @@ def _newton(
 def _quasi_newton(
     problem: _Problem, parameters: NDArray[np.float32], tolerance: float, max_iterations: int
 ) -> tuple[int, bool]:
-    """Any number of outputs by OWL-QN, in place; returns the number of iterations and whether it converged."""
+    """Solve for any number of outputs by OWL-QN, in place; return the number of iterations and whether it converged."""
     penalties = problem.single_penalties
     centre = owlqn.mean_of(problem.rows, problem.indices, problem.weights)
     if problem.bias_alpha:
         centre[:] = 0  # centring changes the problem if biases are penalised
     _shift_biases(parameters, centre, problem.outputs, 1)
-    data = (problem.rows, problem.indices, centre, problem.targets, problem.weights, problem.reference)
+    rows: Any = problem.rows
+    data = owlqn.Data(rows, problem.indices, centre, problem.targets, problem.weights, problem.reference)
     counters, past = np.zeros(3, dtype=np.int64), np.zeros(owlqn.WINDOW)
-    history = np.empty((2, owlqn.MEMORY, parameters.size), dtype=np.float32)
+    steps, changes = np.empty((2, owlqn.MEMORY, parameters.size), dtype=np.float32)
+    history = owlqn.History(steps, changes, counters, past)
     gradient = np.empty(parameters.size, dtype=np.float32)
     work = 2 * len(problem.indices) * parameters.size
-    value = owlqn.evaluate(*data, *penalties, parameters, gradient)
+    value = owlqn.evaluate(data, penalties, parameters, gradient)
     end = owlqn.RUNNING
     while end == owlqn.RUNNING and counters[owlqn.DONE] < max_iterations:
         count = min(max(1, WORK_AT_ONCE // work), max_iterations - int(counters[owlqn.DONE]))
         value, end = owlqn.advance(
-            *data, *penalties, tolerance, problem.least, count,
-            parameters, gradient, history[0], history[1], counters, past, value,
-        )  # fmt: skip
+            data, penalties, tolerance, problem.least, count, parameters, gradient, history, value
+        )
     _shift_biases(parameters, centre, problem.outputs, -1)
     return int(counters[owlqn.DONE]), end == owlqn.CONVERGED
 
@@ -337,7 +342,7 @@ def _dense_objective(problem: _Problem, parameters: NDArray[np.float32]) -> floa
     loss = owlqn.exact_loss(
         problem.rows, problem.indices, problem.targets, problem.weights, problem.reference, parameters
     )
-    cost = owlqn.penalty(parameters, parameters.size - problem.outputs, *problem.penalties)
+    cost = owlqn.penalty(parameters, parameters.size - problem.outputs, problem.penalties)
     return float(loss + cost)
 
 
@@ -353,31 +358,24 @@ def _solve_sparse(
     features, starts, column_rows, column_values = local_columns(
         rows.indptr, rows.indices, rows.values, problem.indices, scratch
     )
-    columns = (starts[:-1], column_rows, column_values, problem.targets, problem.weights, problem.reference)
     facts = descent.column_facts(starts[:-1], column_rows, column_values, problem.weights)
+    columns = Columns(starts[:-1], column_rows, column_values, problem.targets, problem.weights, *facts)
     local, used = np.zeros((len(features), problem.outputs), np.float32), np.zeros(len(features), bool)
     elsewhere = np.empty(coef.nnz, np.float32)
     n_elsewhere = descent.local_weights(
-        coef.indptr.astype(np.int64),
-        coef.indices.astype(np.uint32),
-        coef.data,
-        features,
-        scratch,
-        local,
-        used,
-        elsewhere,
-    )
-    elsewhere, moving = elsewhere[:n_elsewhere], bias.copy()
+        coef.indptr.astype(np.int64), coef.indices.astype(np.uint32), coef.data, features, scratch, local, used, elsewhere
+    )  # fmt: skip
+    elsewhere, model = elsewhere[:n_elsewhere], Coefficients(local, used, bias.copy())
 
     def exact() -> float:
         if not check_objective:
             return math.nan
-        loss = descent.exact_loss(*columns, local, used, moving)
-        return float(loss + descent.penalty(local, used, moving, *problem.penalties))
+        loss = descent.exact_loss(columns, problem.reference, model)
+        return float(loss + descent.penalty(model, problem.penalties))
 
     start_objective = exact() + penalty(elsewhere, problem.alpha, problem.ridge)
     descend = _logistic_round if problem.reference else _softmax_round
-    one_round = descend(problem, columns[:5], facts, tolerance, local, used, moving)
+    one_round = descend(problem, columns, tolerance, model)
     iterations, converged = 0, False
     while iterations < max_iterations and not converged:
         before, taken, sweeps = one_round(min(descent.SWEEPS, max_iterations - iterations - 1))
@@ -386,46 +384,33 @@ def _solve_sparse(
     objective = exact()
     if check_objective and not objective <= start_objective:
         return Solution(coef, bias, start_objective, start_objective, iterations, converged)
-    return Solution(
-        _scattered_weights(local, features, used, coef.shape), moving, objective, start_objective, iterations, converged
-    )
+    found = _scattered_weights(local, features, used, coef.shape)
+    return Solution(found, model.bias, objective, start_objective, iterations, converged)
 
 
-Columns: TypeAlias = tuple[Any, Any, Any, Any, Any]  # starts, rows, values; targets and weights of the rows
 Round: TypeAlias = Callable[[int], tuple[float, float, int]]
 
 
-def _softmax_round(
-    problem: _Problem, columns: Columns, facts: tuple[Any, Any], tolerance: float,
-    local: NDArray[np.float32], used: NDArray[np.bool_], bias: NDArray[np.float32],
-) -> Round:  # fmt: skip
+def _softmax_round(problem: _Problem, columns: Columns, tolerance: float, model: Coefficients) -> Round:
     """One round of coordinate descent, with a number of sweeps over the nonzero weights."""
     n = len(problem.indices)
     exponentials = np.empty((n, problem.outputs), dtype=np.float32)
-    totals, shares = np.empty(n), np.empty(n, dtype=np.float32)
+    scores = descent.Scores(exponentials, np.empty(n), np.empty(n, dtype=np.float32))
 
     def one_round(sweeps: int) -> tuple[float, float, int]:
-        return descent.one_round(
-            *columns, *facts, *problem.penalties, tolerance, sweeps,
-            local, used, bias, exponentials, totals, shares,
-        )  # fmt: skip
+        return descent.one_round(columns, problem.penalties, tolerance, sweeps, model, scores)
 
     return one_round
 
 
-def _logistic_round(
-    problem: _Problem, columns: Columns, facts: tuple[Any, Any], tolerance: float,
-    local: NDArray[np.float32], used: NDArray[np.bool_], bias: NDArray[np.float32],
-) -> Round:  # fmt: skip
+def _logistic_round(problem: _Problem, columns: Columns, tolerance: float, model: Coefficients) -> Round:
     """One round of coordinate descent for one output and a reference class."""
     n = len(problem.indices)
-    exponentials, derivatives = np.empty(n, dtype=np.float32), np.empty((n, 2), dtype=np.float32)
+    rows = logistic_descent.RowScores(np.empty(n, dtype=np.float32), np.empty((n, 2), dtype=np.float32))
+    single = model._replace(weights=model.weights[:, 0])
 
     def one_round(sweeps: int) -> tuple[float, float, int]:
-        return logistic_descent.one_round(
-            *columns, *facts, *problem.penalties, tolerance, sweeps,
-            local[:, 0], used, bias, exponentials, derivatives,
-        )  # fmt: skip
+        return logistic_descent.one_round(columns, problem.penalties, tolerance, sweeps, single, rows)
 
     return one_round
 
@@ -433,7 +418,7 @@ def _logistic_round(
 def _scattered_weights(
     local: NDArray[np.float32], features: NDArray[np.uint32], used: NDArray[np.bool_], shape: tuple[int, int]
 ) -> sp.csr_matrix:
-    """Local weights as a CSR matrix over all features."""
+    """Return local weights as a CSR matrix over all features."""
     columns = np.flatnonzero(used)
     columns = columns[np.argsort(features[columns])].astype(np.uint32)
     indptr = np.empty(shape[0] + 1, np.int64)

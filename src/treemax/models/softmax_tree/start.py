@@ -46,7 +46,7 @@ def prototype_leaves(
     rows: Rows, labels: Indices, n_labels: int, depth: int, random: np.random.RandomState, n_init: int = 1,
     weights: Weights = None,
 ) -> Indices:  # fmt: skip
-    """The leaf of every row, by weighted k-means over the class means and greedy merging of the clusters (Algorithm 2)."""
+    """Return the leaf of every row, by weighted k-means over the class means and greedy merging (Algorithm 2)."""
     means, counts = class_means(rows, labels, n_labels, weights)
     present = np.flatnonzero(counts)
     leaf_of_class = np.zeros(n_labels, np.int64)
@@ -73,7 +73,7 @@ def _clustered(
 
 
 def merged_order(centres: NDArray[Any], sizes: NDArray[Any], depth: int) -> Indices:
-    """The leaf of every cluster: at each depth, the two closest become siblings, then the two closest of the rest.
+    """Return the leaf of every cluster: at each depth, the two closest become siblings, then the next two.
 
     With fewer clusters than leaves, some leaves stay empty: empty subtrees are merged last.
     """
@@ -97,7 +97,7 @@ def merged_order(centres: NDArray[Any], sizes: NDArray[Any], depth: int) -> Indi
 
 
 def _closest_pairs(means: NDArray[np.float64], used: NDArray[np.bool_]) -> Indices:
-    """Greedy pairing: the two closest, then the two closest of the rest; empty subtrees last."""
+    """Pair greedily: the two closest, then the two closest of the rest; empty subtrees last."""
     n = len(means)
     square = (means**2).sum(axis=1)
     distance = square[:, None] + square[None, :] - 2.0 * means @ means.T
@@ -114,7 +114,7 @@ def _closest_pairs(means: NDArray[np.float64], used: NDArray[np.bool_]) -> Indic
 def gaussian_planes(
     n_features: int, depth: int, random: np.random.RandomState
 ) -> list[tuple[NDArray[np.float32], float]]:
-    """Standard normal weights and bias of every node, scaled to unit length together (Appendix D)."""
+    """Return standard normal weights and bias of every node, scaled to unit length together (Appendix D)."""
     planes = []
     for _ in range(2**depth - 1):
         drawn = random.normal(size=n_features + 1)
@@ -127,7 +127,7 @@ def gaussian_planes(
 
 
 def random_planes(rows: Rows, depth: int, random: np.random.RandomState) -> list[tuple[NDArray[np.float32], float]]:
-    """Random unit vectors, each with the bias at the median of the rows of its node."""
+    """Return random unit vectors, each with the bias at the median of the rows of its node."""
     matrix = as_matrix(rows)
     sets: list[Indices] = [np.arange(len(rows))]
     planes = []
@@ -146,7 +146,7 @@ def random_planes(rows: Rows, depth: int, random: np.random.RandomState) -> list
 def balanced_leaves(
     rows: Rows, labels: Indices, n_labels: int, depth: int, random: np.random.RandomState, weights: Weights = None
 ) -> Indices:
-    """The leaf of every row, by recursive bisection of the classes with 2-means, balanced by the weight of their rows.
+    """Return the leaf of every row, by recursive bisection of the classes with balanced, weighted 2-means.
 
     Class means of dense rows are first whitened by the within-class covariance. Those of sparse rows are normalised.
     """
@@ -194,7 +194,7 @@ def _leaf_by_halving(points: Any, weights: NDArray[np.float64], depth: int, rand
 
 
 def _second_half(points: Any, weights: NDArray[np.float64], random: np.random.RandomState) -> NDArray[np.bool_]:
-    """Whether each point is in the second of two halves of about equal weight, by 2-means from two random points."""
+    """Return whether each point is in the second of two halves of about equal weight, by 2-means."""
     n = points.shape[0]
     if n == 1:
         return np.zeros(1, bool)

@@ -24,12 +24,12 @@ Indices = NDArray[np.int64]
 
 
 def classes_for(n_labels: int) -> int:
-    """Default number of classes of a leaf, proportional to the square root of the number of labels."""
+    """Return the default number of classes of a leaf, proportional to the square root of the number of labels."""
     return min(n_labels, max(2, math.ceil(3.0 * math.sqrt(n_labels))))
 
 
 def depth_for(n_labels: int, n_classes: int) -> int:
-    """Default depth, at which the leaves have SLOTS places per class; 0 if one leaf has all classes."""
+    """Return the default depth, at which the leaves have SLOTS places per class; 0 if one leaf has all classes."""
     if n_classes >= n_labels:
         return 0
     return max(1, math.ceil(math.log2(SLOTS * n_labels / n_classes)))
@@ -39,7 +39,7 @@ def initial_state(
     rows: Rows, labels: Indices, n_labels: int, depth: int, start: str, random: np.random.RandomState, n_init: int = 1,
     row_weights: NDArray[np.float32] | None = None,
 ) -> tuple[SoftmaxTreeState, Indices | None]:  # fmt: skip
-    """The initial tree, and the leaf of each row while the tree has no planes. `n_init` is the number of k-means runs."""
+    """Return the initial tree, and the leaf of each row while it has no planes, by `n_init` runs of k-means."""
     state = SoftmaxTreeState.empty(depth)
     if depth == 0:
         return state, np.zeros(len(rows), np.int64)
@@ -73,8 +73,7 @@ def train(
 
 
 def prune(table: Table, executor: Executor, state: SoftmaxTreeState, settings: TaoSettings) -> Branch | Softmax:
-    """The tree without nodes that no training row reaches, constant decisions, and decisions between two leaves with
-    the same single class."""
+    """Return the tree without unreached nodes, constant decisions, and decisions between leaves of one same class."""
     tao = Tao(table, executor, settings, state)
     tao.find_reduced_sets(0)
     found = _pruned_node(0, tao)

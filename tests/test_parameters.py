@@ -98,7 +98,10 @@ def test_parameters_are_checked_once():
         model.predict(X)
     assert len(checks) == 1
     model.set_params(batch_size=8).predict(X)
-    assert len(checks) == 2
+    checked = len(checks)
+    assert checked > 1
+    model.predict(X)
+    assert len(checks) == checked
     model.batch_size = 0
     for _ in range(2):
         with pytest.raises(ValueError, match="batch_size must be an integer at least 1"):
@@ -135,6 +138,19 @@ def test_a_value_set_during_the_check_is_checked_the_next_time():
     model.set_params(beam=7)._check_when_used()
     with pytest.raises(ValueError, match="beam must be an integer at least 1, got 0"):
         model.predict(np.eye(4))
+
+
+def test_a_value_set_after_the_check_is_not_used_by_the_same_call(monkeypatch):
+    model = treemax.RecallTree(beam=4).fit(np.eye(4), [0, 1, 2, 3])
+    check = treemax.RecallTree._check_when_used
+
+    def check_then_set(self):
+        changed = check(self)
+        model.beam = -(2**62)  # as another thread may
+        return changed
+
+    monkeypatch.setattr(treemax.RecallTree, "_check_when_used", check_then_set)
+    assert len(model.predict_above(np.eye(4), 0.3)) == 4
 
 
 @pytest.mark.parametrize("call", ["read", "learn"])

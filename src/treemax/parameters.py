@@ -8,10 +8,6 @@ from functools import cache
 from typing import Any
 
 import numpy as np
-from sklearn.utils import check_random_state
-
-from treemax.inputs.weights import check_class_weight
-from treemax.parallel.threads import thread_count
 
 LARGEST_WHOLE = 2**31 - 1  # largest integer parameter: the product of a few fits into 64 bits
 LARGEST, SMALLEST = 3.4e38, 1.2e-38  # range of float32
@@ -38,6 +34,10 @@ class CheckedParameters:
         given = read(self.__dict__)
         if self._checked is not None and all(map(operator.is_, given, self._checked)):
             return False
+        # Imported late, so that the layers for PyTorch, which only check numbers, import neither Numba nor scikit-learn.
+        from treemax.inputs.weights import check_class_weight
+        from treemax.parallel.threads import thread_count
+
         seen = object.__new__(kind)  # a snapshot, in case another thread sets parameters
         seen.__dict__.update(self.__dict__, **dict(zip(kind._get_param_names(), given)))
         seen._check_parameters()
@@ -53,6 +53,8 @@ class CheckedParameters:
 
 
 def _check_seed(given: Any) -> None:
+    from sklearn.utils import check_random_state
+
     try:
         check_random_state(given)
     except ValueError:

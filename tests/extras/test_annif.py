@@ -97,7 +97,9 @@ def test_documents_are_suggested_their_subjects(project, tmp_path):
 
 
 def test_limit_and_parameters_are_those_of_the_project(project, tmp_path):
-    trained = backend(project, limit="2", n_trees="2", cost="0.5", loss="logistic", ngram="2", min_df="2")
+    trained = backend(
+        project, limit="2", n_trees="2", max_leaf="auto", cost="0.5", loss="logistic", ngram="2", min_df="2"
+    )
     trained.train(corpus(project, tmp_path), jobs=1)
     assert trained._model.n_trees == 2
     assert trained._model.cost == 0.5

@@ -72,7 +72,7 @@ def test_columns_by_name_and_several_labels(path: Path) -> None:
         ("text,label,labels", {}, ":1: more than one column is called 'label' or 'labels'."),
         ("text,text,label", {}, ":1: more than one column is called 'text'."),
         ('"text,label', {}, ":1: a quoted field is not closed before the end of the file, got"),
-        ("", {}, ": has no header with the names of the columns"),
+        ("", {}, ": is empty: there is no header with the names of the columns"),
     ],
 )  # fmt: skip
 @pytest.mark.parametrize("skip_bad", [False, True])

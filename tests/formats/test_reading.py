@@ -457,11 +457,25 @@ def test_format_by_name(tmp_path):
     assert {name: detect_format(name) for name in names} == names
 
 
-@pytest.mark.parametrize("content", [b"", b"\n\n", b"just a sentence\n", b"\x00\x01\x02", b"1:1:1:1" * 9999])
+@pytest.mark.parametrize("content", [b"# a comment\n1\n", b"just a sentence\n", b"\x00\x01\x02", b"1:1:1:1" * 9999])
 def test_format_not_recognised(tmp_path, content):
     (tmp_path / "data").write_bytes(content)
     with pytest.raises(FormatError, match=r"cannot tell the format .* fasttext, xmc, svmlight, vw, jsonl, npz"):
         open_examples(tmp_path / "data")
+
+
+def test_one_array_is_to_be_stored_with_its_labels(tmp_path):
+    np.save(tmp_path / "X.npy", np.eye(3))
+    with pytest.raises(FormatError, match=r"X.npy: is one NumPy array; store X and y together: np.savez"):
+        open_examples(tmp_path / "X.npy")
+
+
+@pytest.mark.parametrize("content", [b"", b"\n\n"])
+@pytest.mark.parametrize("name", ["data", "data.csv"])
+def test_an_empty_file_is_called_empty(tmp_path, content, name):
+    (tmp_path / name).write_bytes(content)
+    with pytest.raises(FormatError, match=f"{name}: is empty"), open_examples(tmp_path / name) as reader:
+        reader.read_all()
 
 
 @pytest.mark.parametrize("format", FORMATS)

@@ -187,3 +187,27 @@ def _random_value(random: np.random.Generator, array: np.ndarray) -> float:
         return float(array.flat[random.integers(array.size)])
     choices = [*INTEGERS, *near, int(random.integers(0, 64))]
     return int(choices[random.integers(len(choices))])
+
+
+def with_changed_number(array: np.ndarray, random: np.random.RandomState) -> np.ndarray:
+    """Return the array of a model with a number changed, copied, swapped or removed, or in another order."""
+    if len(array) == 0:
+        return array
+    changed = array.copy()
+    at, raw, kind = random.randint(len(changed)), changed.view(f"u{changed.itemsize}"), random.randint(7)
+    if kind == 0:
+        raw[at] ^= raw.dtype.type(1 << random.randint(8 * changed.itemsize))
+    elif kind == 1:
+        raw[at] = raw[random.randint(len(changed))]
+    elif kind == 2:
+        raw[at] = raw.dtype.type(np.iinfo(raw.dtype).max >> random.randint(4))
+    elif kind == 3:
+        return np.delete(changed, at)
+    elif kind == 4:
+        both = [at, random.randint(len(changed))]
+        raw[both] = raw[both[::-1]]
+    elif kind == 5:
+        return random.permutation(changed)
+    else:
+        raw[at] = raw.dtype.type(random.randint(20))
+    return changed

@@ -163,6 +163,45 @@ def test_a_kernel_is_compiled_again_when_a_type_of_its_arguments_was_renamed(tmp
         assert [printed(program, tmp_path), printed(program, tmp_path)] == ["3 0", "3 1"]
 
 
+@pytest.mark.parametrize("ending", ["nbi", "nbc"])
+@pytest.mark.parametrize("size", [0, 60])
+def test_a_kernel_whose_file_in_the_cache_is_not_whole_is_compiled_again(tmp_path, ending, size):
+    """Files are cut off if the machine loses power. The kernel inside has a cache of another kind."""
+    source = (
+        "from treemax.kernels.jit import kernel\n@kernel\ndef _add(x):\n    return x + 1\n"
+        "@kernel\ndef add(x):\n    return _add(x)\n"
+    )
+    (tmp_path / "module.py").write_text(source)
+    program = "from module import add, _add; print(add(1), sum(add.stats.cache_hits.values()), sum(_add.stats.cache_hits.values()))"
+    assert printed(program, tmp_path) == "2 0 0"
+    for file in (tmp_path / "cache").rglob(f"module.*.{ending}"):
+        os.truncate(file, size)
+    assert [printed(program, tmp_path), printed(program, tmp_path)] == ["2 0 0", "2 1 0"]
+    next((tmp_path / "cache").rglob("module.add-*.nbi")).unlink()
+    assert printed(program, tmp_path) == "2 0 1", "the other one was repaired too"
+
+
+def test_a_kernel_that_cannot_be_saved_is_used_all_the_same(tmp_path, monkeypatch, caplog):
+    """The disk may be full, or a quota."""
+    (tmp_path / "not_saved.py").write_text(
+        "from treemax.kernels.jit import kernel\n@kernel\ndef add(x):\n    return x + 1\n"
+        "@kernel\ndef subtract(x):\n    return x - 1\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(jit._compilations, "failed_to_save", False)
+    module = importlib.import_module("not_saved")
+
+    def fail(path, mode):
+        if mode == "rb":
+            return Path(path).open(mode)
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("numba.core.caching.open", fail, raising=False)
+    assert module.add(1) == 2 and module.subtract(1) == 0
+    warnings = [message for message in caplog.messages if "cannot be saved" in message]
+    assert len(warnings) == 1 and "No space left" in warnings[0] and "NUMBA_CACHE_DIR" in warnings[0]
+
+
 @pytest.mark.slow
 def test_kernels_just_compiled_give_the_bits_of_those_from_the_cache(tmp_path):
     """A kernel that is compiled may use other versions of the kernels it calls than one that comes from the cache does,
@@ -184,6 +223,21 @@ for sparse in (False, True):
         for _ in range(2)
     ]  # fmt: skip
     assert len(found[0].split()) == 4 and found[0] == found[1]
+
+
+@pytest.mark.slow
+def test_kernels_whose_callees_were_cached_give_the_bits_of_those_compiled_together(tmp_path):
+    """LLVM optimises what it has just compiled in another order than what was loaded: only the former knows all uses."""
+    program = """
+from tests.fuzz.saved_models import KINDS
+make, X, y = KINDS["one-vs-all, sparse, several labels"]
+print(make().fit(X, y).predict_proba(X).tobytes().hex())
+"""
+    together = printed(program, tmp_path)
+    for file in (tmp_path / "cache").rglob("*.nb?"):
+        if "._" not in file.name:  # not only called by other kernels
+            file.unlink()
+    assert len(together) > 1000 and printed(program, tmp_path) == together
 
 
 ROOT = Path(__file__).parents[2]

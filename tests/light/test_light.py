@@ -27,7 +27,10 @@ WORDS = [f"w{i}" for i in range(60)] + ["Straße", "naïve", "日本語", "x_1"]
 
 @kernel
 def word_characters(n_codes):
-    return np.array([is_word_character(code) for code in range(n_codes)])
+    found = np.empty(n_codes, np.bool_)
+    for code in range(n_codes):
+        found[code] = is_word_character(code)
+    return found
 
 
 def example_texts(n_rows: int = 400, n_labels: int = 60) -> tuple[list[str], list[str], list[list[str]]]:

@@ -8,6 +8,7 @@ import signal
 import sys
 import threading
 import time
+from contextlib import suppress
 from types import SimpleNamespace
 
 import numpy as np
@@ -511,6 +512,45 @@ def test_interrupt_of_the_last_training_keeps_the_model_of_the_search(monkeypatc
     monkeypatch.setattr(Trainer, "fitted_on_all", interrupted)
     result = quick(*some_rows())
     assert result.interrupted and not result.refitted and result.model.n_examples_ == 120
+
+
+def test_the_clock_of_a_search_stops_while_kernels_are_compiled(monkeypatch):
+    compiled = [7.0]
+    monkeypatch.setattr("treemax.tuning.watch.seconds_of_compiling", lambda: compiled[0])
+    watch = Watch(60)
+    compiled[0] += 50
+    assert watch.elapsed < 0 and watch.remaining > 60
+
+
+def test_a_trial_is_not_interrupted_while_kernels_are_compiled(monkeypatch):
+    """Numba's compiler would lose the exception in a callback, and fail later."""
+    start, compiling = time.monotonic(), 0.5
+
+    def compiled():
+        return min(time.monotonic() - start, compiling)
+
+    monkeypatch.setattr("treemax.tuning.watch.seconds_of_compiling", compiled)
+    monkeypatch.setattr("treemax.tuning.watch.is_compiling", lambda: compiled() < compiling)
+    with Watch(60) as watch:
+        watch.run(lambda: [time.sleep(0.01) for _ in range(30)], limit=0.05)
+        with pytest.raises(TimeLimitExceeded):
+            watch.run(lambda: [time.sleep(0.01) for _ in range(1000)], limit=0.05)
+        assert compiling < time.monotonic() - start < 5
+
+
+def test_an_error_after_an_interrupt_was_lost_in_a_callback_is_an_interrupt():
+    def fail():
+        raise RuntimeError("no compiled object yet")
+
+    def lose_an_interrupt():
+        with suppress(KeyboardInterrupt):
+            signal.raise_signal(signal.SIGINT)
+        fail()
+
+    with Watch(60) as watch, pytest.raises(SearchInterrupted):
+        watch.run(lose_an_interrupt)
+    with Watch(60) as watch, pytest.raises(RuntimeError):
+        watch.run(fail)
 
 
 def test_interrupt_between_trainings_is_noted_and_a_second_one_ends_all():

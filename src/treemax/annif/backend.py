@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -29,6 +29,11 @@ from treemax.inputs.rows import as_rows
 from treemax.models import LabelTree, OnlineLabelTree
 
 
+def _auto_or(kind: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    """Return a function that converts an option which may be "auto"."""
+    return lambda given: given if given == "auto" else kind(given)
+
+
 class TreemaxBackend(mixins.TfidfVectorizerMixin, backend.AnnifLearningBackend, hyperopt.AnnifHyperoptBackend):
     """Subject indexing with probabilistic label trees, for `backend=treemax` in a project of Annif.
 
@@ -48,9 +53,9 @@ class TreemaxBackend(mixins.TfidfVectorizerMixin, backend.AnnifLearningBackend, 
     DEFAULT_PARAMETERS: ClassVar[dict[str, Any]] = {"min_df": 1, "ngram": 1}
     MODEL_PARAMETERS: ClassVar[dict[str, Any]] = {
         "n_trees": int,
-        "max_leaf": int,
+        "max_leaf": _auto_or(int),
         "loss": str,
-        "cost": lambda given: given if given == "auto" else float(given),
+        "cost": _auto_or(float),
         "passes": int,
         "threshold": float,
         "precision": str,

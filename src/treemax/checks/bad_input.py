@@ -23,7 +23,7 @@ ODD_VALUES: tuple[Any, ...] = (
 
 
 def check_bad_input_is_refused(estimator: Any) -> None:
-    """Bad input raises an error that says what is wrong, and leaves the model unchanged."""
+    """Check that bad input raises an error that says what is wrong, and leaves the model unchanged."""
     X, y = example_data()
     model = clone(estimator).fit(X, y)
     before, known = model.predict_topk(X, 3), facts(model)
@@ -116,7 +116,7 @@ def _too_large_values_raise(estimator: Any, form: Callable[[Any], Any]) -> None:
 
 
 def check_large_feature_ids(estimator: Any) -> None:
-    """Memory and file size depend on the features that occur, not on their largest id."""
+    """Check that memory and file size depend on the features that occur, not on their largest id."""
     X, y = example_data()
     narrow, far = sp.csr_matrix(X), 2**32 - 2
     column = sp.csr_matrix(([1.0, 1.0], ([3, 10], [0, 0])), shape=(len(X), 1))
@@ -145,7 +145,7 @@ def check_large_feature_ids(estimator: Any) -> None:
 
 
 def check_parameters_when_used(estimator: Any) -> None:
-    """Parameters changed after `fit`, or in a file, work or raise ValueError or ModelFileError."""
+    """Check that parameters changed after `fit`, or in a file, work or raise ValueError or ModelFileError."""
     X, y = example_data()
     for form in (np.asarray, sp.csr_matrix):
         model = clone(estimator).fit(form(X), y)
@@ -188,7 +188,7 @@ def _predicts_or_raises(model: Any, X: Any, y: Any) -> None:
 
 
 def check_unfitted(estimator: Any) -> None:
-    """Methods of an unfitted model raise NotFittedError."""
+    """Check that methods of an unfitted model raise NotFittedError."""
     X, _ = example_data()
     for call in ("predict", "predict_topk", "predict_proba", "predict_above"):
         try:

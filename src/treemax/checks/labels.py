@@ -16,7 +16,7 @@ from treemax.checks.examples import CLASSES, assert_raises, assert_same_predicti
 
 
 def check_forgotten_labels(estimator: Any) -> None:
-    """Forgotten labels are not answered, the probabilities of others stay, and files do not have them."""
+    """Check that forgotten labels are not answered, the probabilities of others stay, and files do not have them."""
     for X, y in _problems_of_labels(estimator):
         model = clone(estimator).fit(X, y)
         before, gone = pickle.loads(pickle.dumps(model)), list(model.classes_[1:3])
@@ -84,7 +84,7 @@ def _answers_are_filtered(model: Any, before: Any, X: Any, gone: list[Any]) -> N
 
 
 def check_removed_labels(estimator: Any) -> None:
-    """Saved and compacted models have nothing of forgotten labels; models that cannot remove them say so."""
+    """Check that saved and compacted models have nothing of forgotten labels; models that cannot remove them say so."""
     for X, y in _problems_of_labels(estimator):
         model = clone(estimator).fit(X, y)
         arrays, gone = model.to_parts()[1], model.classes_[1:3].tolist()
@@ -110,7 +110,7 @@ def check_removed_labels(estimator: Any) -> None:
 
 
 def check_added_labels(estimator: Any) -> None:
-    """Labels can be added to a trained model, which predicts, logs and saves them; models without support raise."""
+    """Check that labels can be added to a trained model, which predicts, logs and saves them, or that it raises."""
     for X, y in _problems_of_labels(estimator):
         new = np.array([CLASSES[-1] in row for row in y]) if isinstance(y, list) else y == CLASSES[-1]
         old, more = np.flatnonzero(~new), np.flatnonzero(new)[:15]
@@ -133,7 +133,7 @@ def check_added_labels(estimator: Any) -> None:
 
 
 def check_renamed_labels(estimator: Any) -> None:
-    """Renamed labels are answered by their new names, also after loading."""
+    """Check that renamed labels are answered by their new names, also after loading."""
     for X, y in _problems_of_labels(estimator):
         model = clone(estimator).fit(X, y)
         best = model.predict_topk(X, 3)
@@ -149,7 +149,7 @@ def check_renamed_labels(estimator: Any) -> None:
 
 
 def check_merged_labels(estimator: Any) -> None:
-    """The probability of a merged label is that of its parts together, in all answers, also after loading."""
+    """Check that the probability of a merged label is that of its parts together, also after loading."""
     for X, y in _problems_of_labels(estimator):
         model = clone(estimator).fit(X, y)
         parts = model.predict_proba_of(X, ["ant", "bee", "cat"]).astype(np.float64)
@@ -183,8 +183,8 @@ TAXONOMY = [("insect", "ant"), ("insect", "bee"), ("pet", "bee"), ("pet", "cat")
 
 
 def check_taxonomy(estimator: Any) -> None:
-    """Nodes of a taxonomy have the probability of the labels below them, no child more than its parent, and answers
-    back off until they are probable enough, also after loading and with other names."""
+    """Check that nodes of a taxonomy have the probability of the labels below them, no child more than its parent, and
+    answers back off until they are probable enough, also after loading and with other names."""
     for X, y in _problems_of_labels(estimator):
         model = clone(estimator).fit(X, y)
         assert_raises(partial(model.predict_levels, X), "set_taxonomy")

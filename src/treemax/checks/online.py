@@ -20,7 +20,7 @@ from treemax.checks.examples import (
 
 
 def check_partial_fit_continues(estimator: Any) -> None:
-    """A stream is learned in chunks with new labels and features; known labels keep their ids."""
+    """Check that a stream is learned in chunks with new labels and features; known labels keep their ids."""
     if not hasattr(estimator, "partial_fit"):
         return
     X, y = example_data(2100)
@@ -43,7 +43,7 @@ def check_partial_fit_continues(estimator: Any) -> None:
 
 
 def check_partial_fit_after_fit_and_load(estimator: Any) -> None:
-    """`partial_fit` continues after `fit`, and after saving with `resume`, bit for bit."""
+    """Check that `partial_fit` continues after `fit`, and after saving with `resume`, bit for bit."""
     if not hasattr(estimator, "partial_fit"):
         return
     X, y = example_data()
@@ -62,7 +62,7 @@ def check_partial_fit_after_fit_and_load(estimator: Any) -> None:
 
 
 def check_bad_chunk_changes_nothing(estimator: Any) -> None:
-    """A chunk that raises leaves the model unchanged, also for later learning."""
+    """Check that a chunk that raises leaves the model unchanged, also for later learning."""
     if not hasattr(estimator, "partial_fit"):
         return
     X, y = example_data()

@@ -14,7 +14,7 @@ from treemax.checks.examples import CLASSES, assert_raises, example_data, exampl
 
 
 def check_learns_and_scores(estimator: Any) -> None:
-    """The model learns an easy problem, and `score` is the accuracy of `predict`."""
+    """Check that the model learns an easy problem, and `score` is the accuracy of `predict`."""
     X, y = example_data()
     model = clone(estimator).fit(X, y)
     accuracy = np.mean(model.predict(X) == y)
@@ -28,7 +28,7 @@ def check_learns_and_scores(estimator: Any) -> None:
 
 
 def check_top_is_sorted_and_consistent(estimator: Any) -> None:
-    """`predict_topk` is sorted, without duplicates, and consistent with `predict` and `predict_proba`.
+    """Check that `predict_topk` is sorted, without duplicates, and consistent with `predict` and `predict_proba`.
 
     If a model finds fewer than k labels, the last are None with score 0; the first is always a label.
     """
@@ -65,7 +65,7 @@ def agree_with_probabilities(model: Any, X: Any, labels: Any, scores: Any) -> No
 
 
 def check_label_weights(estimator: Any) -> None:
-    """`predict_topk` of allowed labels and with label weights has the best of `predict_proba_of`, in order."""
+    """Check that `predict_topk` with allowed or weighted labels has the best of `predict_proba_of`, in order."""
     X, y = example_data()
     cases = [(X, y)] if estimator.ONE_LABEL_ONLY else [(X, y), (X, [[label, "all"] for label in y])]
     for rows, given in cases:
@@ -108,7 +108,7 @@ def best_are(model: Any, X: Any, allowed: list[Any], weights: Any, **options: An
 
 
 def check_labels_come_back_in_the_callers_type(estimator: Any) -> None:
-    """Predictions have the dtype of the labels in y."""
+    """Check that predictions have the dtype of the labels in y."""
     X, y = example_data()
     numbers = np.searchsorted(CLASSES, y) * 1000 - 3000
     for given in (y, y.astype(object), numbers, numbers.astype(np.int16), numbers == 0):
@@ -126,7 +126,7 @@ def check_labels_come_back_in_the_callers_type(estimator: Any) -> None:
 
 
 def check_sparse_and_dense_agree(estimator: Any) -> None:
-    """The model and its predictions do not depend on the form of X.
+    """Check that the model and its predictions do not depend on the form of X.
 
     The scaling of dense rows, and their extra passes, are disabled.
     """
@@ -150,7 +150,7 @@ def check_sparse_and_dense_agree(estimator: Any) -> None:
 
 
 def check_one_row_at_a_time(estimator: Any) -> None:
-    """The prediction of a row does not depend on the other rows."""
+    """Check that the prediction of a row does not depend on the other rows."""
     X, y = example_data()
     model = clone(estimator).fit(X, y)
     whole = model.predict_topk(X[:20], 2)
@@ -195,7 +195,7 @@ def check_multi_label(estimator: Any) -> None:
 
 
 def check_thresholds_and_given_labels(estimator: Any) -> None:
-    """`predict_above` and `predict_proba_of` agree with the probabilities."""
+    """Check that `predict_above` and `predict_proba_of` agree with the probabilities."""
     X, y = example_data()
     multi_X, lists = example_lists()
     problems = [(X, y), (sp.csr_matrix(multi_X), lists)]
@@ -223,7 +223,7 @@ def check_thresholds_and_given_labels(estimator: Any) -> None:
 
 
 def check_chosen_thresholds(estimator: Any) -> None:
-    """`choose_thresholds` changes `predict` as it says, is saved, and is refused for one label a row."""
+    """Check that `choose_thresholds` changes `predict` as it says, is saved, and is refused for one label a row."""
     X, y = example_data()
     if estimator.ONE_LABEL_ONLY:
         assert_raises(lambda: clone(estimator).fit(X, y).choose_thresholds(X, y), "multi-label")
@@ -266,7 +266,7 @@ def check_odd_shapes(estimator: Any) -> None:
 
 
 def check_rows_without_known_features(estimator: Any) -> None:
-    """The prediction for a sparse row without known features is the label frequencies."""
+    """Check that the prediction for a sparse row without known features is the label frequencies."""
     X, y = example_data()
     model = clone(estimator).fit(sp.csr_matrix(X[:-20]), y[:-20])
     frequencies = model.label_counts_ / model.label_counts_.sum()
@@ -281,7 +281,7 @@ def check_rows_without_known_features(estimator: Any) -> None:
 
 
 def check_explanations(estimator: Any) -> None:
-    """`explain` explains the answer of `predict_topk`, and its parts add up; saved and loaded models agree."""
+    """Check that explanations are of the answers of `predict_topk`, add up, and are the same after loading."""
     X, y = example_data()
     multi_X, lists = example_lists()
     problems: list[tuple[Any, Any]] = [(X, y), (sp.csr_matrix(X), y), (sp.csr_matrix(multi_X), lists)]

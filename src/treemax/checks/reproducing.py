@@ -22,7 +22,7 @@ from treemax.checks.examples import (
 
 
 def check_reproducible(estimator: Any) -> None:
-    """The same seed with one thread gives the same model; a second `fit` starts again."""
+    """Check that the same seed with one thread gives the same model; a second `fit` starts again."""
     X, y = example_data()
     one, other = clone(estimator).fit(X, y), clone(estimator).fit(X, y)
     assert_same_predictions(one, other, X)
@@ -36,7 +36,7 @@ def check_reproducible(estimator: Any) -> None:
 
 
 def check_save_and_load(estimator: Any) -> None:
-    """A loaded model has the same class, parameters and predictions, bit for bit."""
+    """Check that a loaded model has the same class, parameters and predictions, bit for bit."""
     X, y = example_data()
     multi_X, lists = example_lists()
     problems = [(X, y), (sp.csr_matrix(X), y), (X, np.searchsorted(CLASSES, y)), (multi_X, lists)]
@@ -51,7 +51,7 @@ def check_save_and_load(estimator: Any) -> None:
 
 
 def check_copies(estimator: Any) -> None:
-    """Pickling keeps the model, cloning only the parameters."""
+    """Check that pickling keeps the model, cloning only the parameters."""
     X, y = example_data()
     model = clone(estimator).fit(X, y)
     assert_same_predictions(model, pickle.loads(pickle.dumps(model)), X)
@@ -66,7 +66,7 @@ def check_copies(estimator: Any) -> None:
 
 
 def check_threads_agree(estimator: Any) -> None:
-    """Predictions from several threads equal those of one thread; training with threads works."""
+    """Check that predictions from several threads equal those of one thread; training with threads works."""
     X, y = example_data(2100)
     model = clone(estimator).fit(X, y)
     alone = model.predict_topk(X, 3)

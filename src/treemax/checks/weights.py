@@ -21,7 +21,7 @@ from treemax.checks.examples import (
 
 
 def check_weights_of_zero(estimator: Any) -> None:
-    """Rows of weight zero are left out, with the labels that only they have; weights of one change nothing."""
+    """Check that rows of weight zero are left out, with the labels that only they have."""
     X, y = example_data()
     if not estimator.supports_weights:
         assert_raises(lambda: clone(estimator).fit(X, y, sample_weight=np.ones(len(y))), "sample_weight")
@@ -46,7 +46,7 @@ def check_weights_of_zero(estimator: Any) -> None:
 
 
 def check_weights_decide(estimator: Any) -> None:
-    """Where rows have contradicting labels, the heavier win, whether rows or labels have the weights; also after saving."""
+    """Check that of rows with contradicting labels the heavier win, by weights of rows or labels, also after saving."""
     if not estimator.supports_weights:
         return
     X, y, is_first = ambiguous_data()
@@ -74,7 +74,7 @@ def check_weights_decide(estimator: Any) -> None:
 
 
 def check_whole_weights(estimator: Any) -> None:
-    """A model that counts rows learns a row of a whole weight as often as it says, bit for bit."""
+    """Check that a model that counts rows learns a row of a whole weight as often as it says, bit for bit."""
     if not estimator.supports_weights or not estimator._repeats_rows():
         return
     X, y = example_data()
@@ -89,7 +89,7 @@ def check_whole_weights(estimator: Any) -> None:
 
 
 def check_class_weights(estimator: Any) -> None:
-    """Class weights act as weights of the rows of a label, and are saved."""
+    """Check that class weights act as weights of the rows of a label, and are saved."""
     X, y, _ = ambiguous_data()
     if "class_weight" not in estimator.get_params():
         return
@@ -113,7 +113,7 @@ def check_class_weights(estimator: Any) -> None:
 
 
 def check_relevance(estimator: Any) -> None:
-    """Values of a sparse y other than 0 and 1 are the relevance of labels, which decides how probable they become."""
+    """Check that other values of a sparse y than 0 and 1 decide how probable labels become."""
     X, y = example_data()
     number = np.searchsorted(CLASSES, y)
     indicator = np.tile(np.eye(len(CLASSES))[number], (2, 1))  # of the rows twice,
@@ -141,7 +141,7 @@ def check_relevance(estimator: Any) -> None:
 
 
 def check_wrong_weights(estimator: Any) -> None:
-    """Weights that are not one finite number from zero for each row are refused."""
+    """Check that weights that are not one finite number from zero for each row are refused."""
     if not estimator.supports_weights:
         return
     X, y = example_data()

@@ -175,10 +175,11 @@ def advice_on_labels(labels: RaggedLabels) -> str | None:
     names = list(dict.fromkeys(labels.values.tolist()))
     if bool((labels.counts > 1).any()):
         return None
+    few = len(labels) < FEW_ROWS  # too few for most combinations of labels to occur
     for separator in ";|," if isinstance(names[0], str) else "":
         joined = [name for name in names if separator in name]
         parts = {part.strip() for name in names for part in name.split(separator)}
-        if len(joined) > len(names) / 2 and len(parts) < len(names):
+        if len(joined) > len(names) / 2 and (len(parts) < len(names) or few):
             return f"Labels such as {joined[0]!r:.80} have a {separator!r}: if it separates labels, add --label-separator {separator!r}."
     if len(names) == len(labels) >= FEW_ROWS:
         return f"Each of the {len(names):,} rows has another label: check --label-column."

@@ -23,9 +23,9 @@ def demo(jobs: int, rows: int | None, all_models: bool) -> None:
 
 
 @click.command("compile", short_help="Compile models in advance.")
-@click.argument("models", nargs=-1, metavar="[MODEL]...")
+@click.argument("models", nargs=-1, metavar="[NAME]...")
 def compile_models(models: tuple[str, ...]) -> None:
-    """Compile the kernels of models, all by default, so that their first use starts at once.
+    """Compile the kernels of models, given by name, all by default, so that their first use starts at once.
 
     Compiled kernels are kept in the folder NUMBA_CACHE_DIR, or else beside the package or in the home folder. They are
     for the processor of this machine.
@@ -36,7 +36,7 @@ def compile_models(models: tuple[str, ...]) -> None:
     models = tuple(map(name_of_model, models))
     unknown = [name for name in models if name not in MODELS]
     if unknown:
-        raise click.BadParameter(f"unknown model {unknown[0]!r}; choose from {', '.join(MODELS)}.")
+        raise click.BadParameter(f"unknown name of a model {unknown[0]!r}; choose from {', '.join(MODELS)}.")
     for name in models or MODELS:
         start = time.perf_counter()
         compile_model(name)

@@ -19,7 +19,7 @@ from treemax.cli.saving import finish, save_model
     default=10.0,
     show_default=True,
     type=click.FloatRange(min=0, min_open=True),
-    help="Time budget, including training the best model on all rows.",
+    help="Time budget, including training the best model on all rows, without compiling for the first use.",
 )
 @click.option(
     "--metric",

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -73,33 +72,24 @@ class Scratch:
         self.size = n_bytes
         self.lines = np.empty(rows, dtype=np.int64)
         self.label_spans = np.empty((rows, 2), dtype=np.int64)
-        self.label_starts = np.empty(rows, dtype=np.int64)
-        self.labels = np.empty(labels, dtype=np.int64)
-        self.row_starts = np.empty(rows, dtype=np.int64)
-        self.indices = np.empty(values, dtype=np.uint32)
-        self.values = np.empty(values, dtype=np.float32)
-        self.keys = np.empty(values, dtype=np.uint64)
-        self.spare = np.empty(values, dtype=np.uint64)
-        self.row_values = np.empty(values, dtype=np.float32)
-
-    @property
-    def outputs(self) -> tuple[NDArray[Any], ...]:
-        """The output arrays in the order of the kernels' parameters, after those for the lines."""
-        return (
-            self.label_starts, self.labels, self.row_starts, self.indices, self.values,
-            self.keys, self.spare, self.row_values,
+        self.rows = parse.ParsedRows(
+            np.empty(rows, dtype=np.int64), np.empty(labels, dtype=np.int64), np.empty(rows, dtype=np.int64),
+            np.empty(values, dtype=np.uint32), np.empty(values, dtype=np.float32),
         )  # fmt: skip
+        self.buffers = parse.Buffers(
+            np.empty(values, dtype=np.uint64), np.empty(values, dtype=np.uint64), np.empty(values, dtype=np.float32)
+        )
 
     def parsed(self, first: int) -> Parsed:
         """Return a copy of the kernel's results."""
         n_rows, n_labels, n_values = map(int, self.counts[2:5])
         return Parsed(
             self.lines[:n_rows] + first,
-            self.label_starts[: n_rows + 1].copy(),
-            self.labels[:n_labels].copy(),
-            self.row_starts[: n_rows + 1].copy(),
-            self.indices[:n_values].copy(),
-            self.values[:n_values].copy(),
+            self.rows.label_starts[: n_rows + 1].copy(),
+            self.rows.labels[:n_labels].copy(),
+            self.rows.starts[: n_rows + 1].copy(),
+            self.rows.indices[:n_values].copy(),
+            self.rows.values[:n_values].copy(),
         )
 
     def run(self, block: NDArray[np.uint8], kernel: Callable[..., None]) -> None:
@@ -107,7 +97,7 @@ class Scratch:
         at: NDArray[np.int64] = np.empty(0, dtype=np.int64)
         known: NDArray[np.float64] = np.empty(0, dtype=np.float64)
         while True:
-            kernel(at, known, self.deferred, self.bad, self.counts)
+            kernel(parse.Numbers(at, known, self.deferred), self.bad, self.counts)
             deferred = self.deferred[: min(int(self.counts[1]), _DEFERRED)]
             if not len(deferred):
                 return
@@ -144,13 +134,15 @@ class BlockParser:
         """Parse `block`, whose first line has the number `first`."""
         scratch, limits = self._scratch, self._limits
         scratch.fit(len(block))
+        ranges = parse.Ranges(
+            np.int64(limits.first_label), np.int64(limits.label_limit),
+            np.uint64(limits.first_index), np.uint64(limits.index_limit),
+        )  # fmt: skip
         scratch.run(
             block,
             lambda *shared: parse.parse_rows(
-                block, self._keep_blank, np.int64(limits.first_label), np.int64(limits.label_limit),
-                np.uint64(limits.first_index), np.uint64(limits.index_limit),
-                scratch.lines, *scratch.outputs, *shared,
+                block, self._keep_blank, ranges, scratch.lines, scratch.rows, scratch.buffers, *shared
             ),
-        )  # fmt: skip
+        )
         scratch.report(block, first, limits, bad)
         return scratch.parsed(first)

@@ -28,7 +28,7 @@ def read_delimited(source: LineReader, options: Options, bad: BadLines, format: 
     records = _Records(source, DELIMITERS[format], BadLines(bad.name, skip=False))
     header = records.next()
     if header is None:
-        raise FormatError.at(bad.name, None, "has no header with the names of the columns")
+        raise FormatError.at(bad.name, None, "is empty: there is no header with the names of the columns")
     records.bad = bad
     parser = _RowParser(header, options, bad.name, records.first_line)
     labels: list[list[str]] = []

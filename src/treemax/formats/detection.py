@@ -79,10 +79,15 @@ def format_of_source(source: LineReader, holds_text: bool = False) -> str:
         # A line of fastText may have no label; look for one on any line.
         if pattern.match(line) or (name == "fasttext" and _ANY_LABELLED.search(head)):
             return name
+    if not head.strip():
+        raise FormatError.at(source.name, None, "is empty")
+    if head.startswith(b"\x93NUMPY"):
+        what = "is one NumPy array; store X and y together: np.savez('data.npz', X=X, y=y), only X for predict"
+        raise FormatError.at(source.name, None, what)
     seen = (
         f"{quoted(line)}. Text begins with its labels, such as '__label__fruit red apple'; for others"
         if line
-        else "an empty file;"
+        else "comments and labels alone;"
     )
     raise UnknownFormat.at(
         source.name, None, f"cannot tell the format from {seen} pass format (--format), one of {', '.join(FORMATS)}"

@@ -78,7 +78,7 @@ def _parse(block: NDArray[np.uint8], first: int, mask: np.uint64, scratch: Scrat
     scratch.run(
         block,
         lambda *shared: parse.parse_named_rows(
-            block, mask, scratch.lines, scratch.label_spans, *scratch.outputs, *shared
+            block, mask, scratch.lines, scratch.label_spans, scratch.rows, scratch.buffers, *shared
         ),
     )
     scratch.report(block, first, _LIMITS, bad)

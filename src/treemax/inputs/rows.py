@@ -158,7 +158,7 @@ def as_rows(X: Any, name: str = "X") -> Rows:
         return X
     if sp.issparse(X):
         return _sparse_rows(X, name)
-    _reject_texts(X, name)
+    _reject_texts_and_dicts(X, name)
     if is_arrow(X):
         from treemax.inputs.arrow_columns import table_rows  # imports this module
 
@@ -223,8 +223,8 @@ def _matrix(X: Any, name: str) -> Any:
         raise kind(f"Input {name} is not a table of numbers: {where}.{more}") from None
 
 
-def _reject_texts(X: Any, name: str) -> None:
-    """Raise for texts, before anything converts all of them."""
+def _reject_texts_and_dicts(X: Any, name: str) -> None:
+    """Raise for texts and for dicts of features, before anything converts all of them."""
     first: Any = X
     if isinstance(X, str | bytes):
         what = "a text"
@@ -236,6 +236,11 @@ def _reject_texts(X: Any, name: str) -> None:
         raise ValueError(
             f"Input {name} is {what}, not a table of numbers: it begins with {_shown(first)}. Use treemax.TextModel(), "
             "which turns texts into features, or a vectorizer such as treemax.TfidfText."
+        )
+    if isinstance(first, dict):
+        raise ValueError(
+            f"Input {name} is a list of dicts, not a table of numbers: it begins with {_shown(first)}. Convert features by "
+            "name to a matrix first, with sklearn.feature_extraction.DictVectorizer or FeatureHasher."
         )
 
 
@@ -294,6 +299,8 @@ def _first_non_numeric(X: Any) -> str:
     for i, row in enumerate(table):
         if isinstance(row, str | bytes):
             return f"row {i} is the text {_shown(row)}"
+        if row is None or isinstance(row, dict):
+            return f"row {i} is {_shown(row)}"
         if not isinstance(row, np.ndarray | list | tuple):
             return ""
         for j, value in enumerate(row):

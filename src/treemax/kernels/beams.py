@@ -3,6 +3,8 @@
 A step opens one node for every lane, a row in a tree: first the lanes look for the slots of their features, then for
 the entries, then they add up scores, so that the memory that one lane waits for is loaded while others work. The
 answers are those of `search.best_labels`.
+
+Lanes and trees are pointers, not arrays: they compile in a third of the time.
 """
 
 from __future__ import annotations
@@ -12,22 +14,43 @@ from typing import NamedTuple
 import numpy as np
 
 from treemax.kernels import vector
-from treemax.kernels.intrinsics import array_at, empty, maximum, minimum, reinterpret, zeros
+from treemax.kernels.arithmetic import copy_into
+from treemax.kernels.intrinsics import (
+    Pointer,
+    address_of,
+    empty,
+    maximum,
+    minimum,
+    moved,
+    pointer_at,
+    reinterpret,
+    zeros,
+)
 from treemax.kernels.jit import bare_fast_inline_kernel, bare_inline_kernel, bare_kernel, kernel
-from treemax.kernels.queues import offer, pad
 from treemax.kernels.search import NO_FEATURE, _home, _to_probabilities
 from treemax.kernels.sparse_rows import Rows
 
 LANES = 8  # at most, unless there are more trees
 FIRST_SLOT, N_SLOTS, FIRST_CHILD, N_CHILDREN, LEVEL, N_INNER, PARENT, PLACE = range(8)  # of a record
-N_FIELDS = np.uint64(8)
 # A tree is an array of the addresses of arrays, and of numbers:
 RECORDS, TARGETS, SLOTS, ENTRIES, BIAS, SLOPES, SHIFTS, PARENTS, PLACES = range(9)
-DEPTH, LINK, N_RECORDS, N_NODES, N_LABELS, ALL_SLOTS, ALL_ENTRIES, MOST_CHILDREN = range(9, 17)
+DEPTH, LINK, N_RECORDS, MOST_CHILDREN, N_FIELDS = range(9, 14)
 _LOW_WORD = np.uint64(0xFFFFFFFF)
 _HIGH_HALF, _LOW_HALF = np.uint32(0xFFFF0000), np.uint32(0xFFFF)
 _ONE, _ZERO = np.float32(1.0), np.float32(0.0)
 _WIDTH = np.uint64(vector.WIDTH)
+
+
+class Sizes(NamedTuple):
+    """The sizes of the memory of lanes."""
+
+    n_lanes: int
+    width: int  # nodes of a level that are opened at most
+    depth: int  # of the deepest tree
+    k: int
+    longest: int  # features of a row
+    n_kept: int  # opened nodes of a lane whose probabilities of children are kept; 1 if there is one tree
+    stride: int  # numbers for the children of a node
 
 
 class Lanes(NamedTuple):
@@ -36,288 +59,417 @@ class Lanes(NamedTuple):
     Every lane has for each level a list of the best nodes, sorted, of which the first are opened already.
     """
 
-    width: int  # nodes of a level that are opened at most
-    depth: int  # of the deepest tree
-    k: int
-    queue: np.ndarray  # lanes x levels x width: numbers of nodes
-    queue_scores: np.ndarray
-    filled: np.ndarray  # lanes x levels: nodes of a list
-    opened: np.ndarray  # lanes x levels: those that are opened
-    first_level: np.ndarray  # of each lane: the levels above have no node that is not opened
-    row: np.ndarray  # of each lane
-    tree: np.ndarray  # of each lane
-    current: np.ndarray  # the node to open; -1 if the search has ended
-    above: np.ndarray  # its probability
-    longest: int  # features of a row
-    runs: np.ndarray  # lanes x longest row: slots, then the start and the end of entries
-    values: np.ndarray  # lanes x longest row: of the features that have entries
-    n_runs: np.ndarray
-    scores: np.ndarray  # lanes x opened nodes x stride: scores, then probabilities of children
-    stride: int
-    best: np.ndarray  # lanes x k: the leaves found
-    best_scores: np.ndarray
-    n_best: np.ndarray
+    sizes: Sizes
+    row: Pointer  # of each lane
+    tree: Pointer  # of each lane
+    current: Pointer  # of each lane: the node to open; -1 if the search has ended
+    first_level: Pointer  # of each lane: the levels above have no node that is not opened
+    n_runs: Pointer  # of each lane
+    n_best: Pointer  # of each lane
+    n_opened: Pointer  # of each lane: nodes that are kept, if there are several trees
+    filled: Pointer  # lanes x levels: nodes of a list
+    opened: Pointer  # lanes x levels: those that are opened
+    nodes: Pointer  # lanes x kept nodes
+    runs: Pointer  # lanes x longest row: slots, then the start and the end of entries
+    queue: Pointer  # lanes x levels x width: numbers of nodes
+    above: Pointer  # of each lane: the probability of the node
+    queue_scores: Pointer
+    values: Pointer  # lanes x longest row: of the features that have entries
+    scores: Pointer  # lanes x kept nodes x stride: scores, then probabilities of children
 
 
 class Found(NamedTuple):
-    """The labels that any tree found for every row."""
+    """What the searches in several trees found."""
 
-    capacity: int  # labels of a row
-    labels: np.ndarray  # rows x capacity
-    n: np.ndarray  # labels of each row
-    of_lane: np.ndarray  # the row of each lane, counted from the first that is searched now
+    best: Pointer  # lanes x k: leaves
+    best_scores: Pointer
+    n_inner: int  # inner nodes of the largest tree
+    places: np.ndarray  # lanes x inner nodes: the place of a node among those opened, from 1; 0 if it is not
+    n_most: int  # labels of a row
+    labels: np.ndarray  # rows x most labels: those that any tree found
+    n_labels: np.ndarray  # of each row
     n_known: np.ndarray  # of each lane: the labels whose parents are opened
 
 
-class Opened(NamedTuple):
-    """The opened nodes of every lane, whose probabilities are kept if there are several trees."""
+@kernel
+def beam_labels(indptr, indices, values, tree, width, ids, probabilities):
+    """Find the k most probable labels of each row.
 
-    capacity: int  # nodes of a lane
-    n_nodes: int  # inner nodes of the largest tree
-    n_opened: np.ndarray
-    nodes: np.ndarray  # lanes x capacity
-    place: np.ndarray  # lanes x inner nodes: the place of the node among those opened, from 1; 0 if it is not
+    `tree` has the addresses of arrays and their sizes: to convert so many arrays would take longer than to search for
+    one row.
+    """
+    rows, n_rows, k = _row_pointers(indptr, indices, values), indptr.size - 1, ids.shape[1]
+    trees = pointer_at(address_of(tree), np.int64)
+    n_lanes, width = maximum(1, minimum(n_rows, LANES)), minimum(width, trees[N_RECORDS])
+    sizes = Sizes(n_lanes, width, trees[DEPTH], k, _longest(rows, n_rows), np.int64(1), _stride(trees))
+    memory = empty(_n_numbers(sizes), np.int64)
+    lanes = _lanes(address_of(memory), sizes)
+    targets = pointer_at(trees[TARGETS], np.int32)
+    best, best_scores = pointer_at(address_of(ids), np.int64), pointer_at(address_of(probabilities), np.float32)
+    for first in range(0, n_rows, n_lanes):
+        n = minimum(n_lanes, n_rows - first)
+        for lane in range(n):
+            lanes.row[lane], lanes.tree[lane] = first + lane, 0
+        own, own_scores = moved(best, first * k), moved(best_scores, first * k)
+        _search(n, rows, trees, lanes, own, own_scores)
+        for lane in range(n):
+            _to_labels(targets, moved(own, lane * k), lanes.n_best[lane])
+            _pad(moved(own, lane * k), moved(own_scores, lane * k), lanes.n_best[lane], k)
+    memory[0] = 0  # a pointer does not keep it
 
 
 @kernel
-def beam_labels(indptr, indices, values, trees, width, ids, probabilities):
+def beam_labels_of_trees(indptr, indices, values, table, width, ids, probabilities):
     """Find the k labels with the largest mean of the probabilities in the trees, of those that any tree finds.
 
-    `trees` has a row for each tree, the addresses of its arrays and their sizes: to convert so many arrays would take
-    longer than to search for one row.
+    `table` has a row for each tree, as in `beam_labels`.
     """
-    rows, n_rows, n_trees = Rows(indptr, indices, values), indptr.size - 1, trees.shape[0]
-    longest, depth, stride, n_inner = 0, 0, 0, 0
-    for row in range(n_rows):
-        longest = maximum(longest, indptr[row + 1] - indptr[row])
+    rows, n_rows, k = _row_pointers(indptr, indices, values), indptr.size - 1, ids.shape[1]
+    trees, n_trees = pointer_at(address_of(table), np.int64), table.shape[0]
+    depth, stride, n_inner = np.int64(0), np.int64(0), np.int64(0)
     for t in range(n_trees):
-        depth, n_inner = maximum(depth, trees[t, DEPTH]), maximum(n_inner, trees[t, N_RECORDS])
-        stride = maximum(stride, (trees[t, MOST_CHILDREN] + 15) & ~15)
-    width = minimum(width, n_inner)
-    at_once = minimum(n_rows, maximum(1, LANES // n_trees))  # rows
-    n_lanes = at_once * n_trees
-    k, several = ids.shape[1], n_trees > 1
-    capacity = minimum(n_inner, depth * (width + n_trees * k)) if several else 1
-    n_queue, n_kept = n_lanes * depth * width, n_lanes * k if several else 0
-    lanes = Lanes(
-        width, depth, k, empty(n_queue, np.uint32), empty(n_queue, np.float32),
-        empty(n_lanes * depth, np.int64), empty(n_lanes * depth, np.int64), empty(n_lanes, np.int64),
-        empty(n_lanes, np.int64), empty(n_lanes, np.int64), empty(n_lanes, np.int64), empty(n_lanes, np.float32),
-        longest, empty(n_lanes * longest, np.uint64), empty(n_lanes * longest, np.float32), empty(n_lanes, np.int64),
-        empty(n_lanes * capacity * stride, np.float32), stride,
-        empty(n_kept, np.int64), empty(n_kept, np.float32), empty(n_lanes, np.int64),
-    )  # fmt: skip
-    opened = Opened(
-        capacity, n_inner, zeros(n_lanes, np.int64),
-        empty(n_lanes * capacity if several else 0, np.int64), zeros(n_lanes * n_inner if several else 0, np.uint32),
-    )  # fmt: skip
+        tree = moved(trees, t * N_FIELDS)
+        depth, n_inner, stride = (
+            maximum(depth, tree[DEPTH]),
+            maximum(n_inner, tree[N_RECORDS]),
+            maximum(stride, _stride(tree)),
+        )
+    width, at_once = minimum(width, n_inner), maximum(1, minimum(n_rows, LANES // n_trees))  # rows
+    n_kept = maximum(2, minimum(n_inner, depth * (width + n_trees * k)))
+    sizes = Sizes(at_once * n_trees, width, depth, k, _longest(rows, n_rows), n_kept, stride)
+    memory, leaves = empty(_n_numbers(sizes), np.int64), empty(sizes.n_lanes * k, np.int64)
+    leaf_scores = empty(sizes.n_lanes * k, np.float32)
+    lanes = _lanes(address_of(memory), sizes)
     found = Found(
-        n_trees * k,
-        empty(n_kept, np.int64),
-        empty(at_once, np.int64),
-        empty(n_lanes, np.int64),
-        empty(n_lanes, np.int64),
-    )
-    first = 0
-    while first < n_rows:
+        pointer_at(address_of(leaves), np.int64), pointer_at(address_of(leaf_scores), np.float32),
+        n_inner, zeros(sizes.n_lanes * n_inner, np.uint32), n_trees * k, empty(sizes.n_lanes * k, np.int64),
+        empty(at_once, np.int64), empty(sizes.n_lanes, np.int64),
+    )  # fmt: skip
+    for first in range(0, n_rows, at_once):
         n = minimum(at_once, n_rows - first)
+        for lane in range(n * n_trees):
+            lanes.row[lane], lanes.tree[lane] = first + lane // n_trees, lane % n_trees
+        _search(n * n_trees, rows, trees, lanes, found.best, found.best_scores)
+        _collect(n, n_trees, trees, lanes, found)
+        _complete(n * n_trees, n_trees, rows, trees, lanes, found)
         for i in range(n):
-            for t in range(n_trees):
-                lane = i * n_trees + t
-                lanes.row[lane], lanes.tree[lane], found.of_lane[lane], found.n_known[lane] = first + i, t, i, 0
-        best, best_scores = lanes.best, lanes.best_scores
-        if not several:
-            best, best_scores = ids[first : first + n].reshape(-1), probabilities[first : first + n].reshape(-1)
-        for number in range(2 if several else 1):  # one call, with a variable: another one would be compiled anew
-            if number == 1:
-                _collect(n, trees, lanes, found)
-            _search(rows, n * n_trees, number == 1, trees, lanes, opened, found, best, best_scores)
-        if several:
-            for i in range(n):
-                _rank_by_mean(i, trees, lanes, opened, found, ids[first + i], probabilities[first + i])
-        else:
-            _to_labels(trees, lanes, n, best, best_scores)
-        first += n
+            _rank_by_mean(i, n_trees, trees, lanes, found, ids[first + i], probabilities[first + i])
+    memory[0], leaves[0], leaf_scores[0] = 0, 0, _ZERO  # pointers do not keep them
+
+
+@kernel
+def labels_above(indptr, indices, values, tree, threshold):
+    """Return the row, the label and the probability of all labels with at least this probability, in no order.
+
+    No label is more probable than its ancestors, so branches below the threshold are pruned. `tree` as in `beam_labels`.
+    """
+    rows, n_rows = _row_pointers(indptr, indices, values), indptr.size - 1
+    trees = pointer_at(address_of(tree), np.int64)
+    n_lanes, depth, one = maximum(1, minimum(n_rows, LANES)), trees[DEPTH], np.int64(1)
+    width = (trees[N_RECORDS] + depth - 1) // depth  # the lists of all levels are one stack of nodes
+    sizes = Sizes(n_lanes, width, depth, one, _longest(rows, n_rows), one, _stride(trees))
+    memory = empty(_n_numbers(sizes), np.int64)
+    lanes = _lanes(address_of(memory), sizes)
+    found, ids, probabilities = empty(1024, np.int64), empty(1024, np.int64), empty(1024, np.float32)
+    count = np.int64(0)
+    tolerance = minimum(_ONE, np.float32(1e-6) * depth)  # for rounding
+    worth_opening = threshold * (_ONE - tolerance)
+    for first in range(0, n_rows, n_lanes):
+        n = minimum(n_lanes, n_rows - first)
+        for lane in range(n):
+            lanes.row[lane], lanes.tree[lane], lanes.n_opened[lane] = first + lane, 0, 0
+            lanes.current[lane], lanes.above[lane], lanes.n_best[lane] = 0, _ONE, 0
+        searching = True
+        while searching:
+            _score_children(n, rows, trees, lanes)
+            while count + n * trees[MOST_CHILDREN] > ids.size:
+                found, ids, probabilities = _doubled(found, count), _doubled(ids, count), _doubled(probabilities, count)
+            searching = False
+            for lane in range(n):
+                if lanes.current[lane] >= 0:
+                    count = _keep_above(lane, trees, lanes, threshold, worth_opening, found, ids, probabilities, count)
+                    searching |= lanes.current[lane] >= 0
+    memory[0] = 0  # a pointer does not keep it
+    return found[:count], ids[:count], probabilities[:count]
+
+
+@bare_inline_kernel
+def _keep_above(lane, trees, lanes, threshold, worth_opening, found, ids, probabilities, count):
+    """Add the labels among the children of the node of a lane to those found, and take its next node, -1 if there is none;
+    return the number of labels."""
+    record, scores, size = _record(lanes.current[lane], trees), _scores(lane, lanes), lanes.n_best[lane]
+    targets = moved(pointer_at(trees[TARGETS], np.int32), record[FIRST_CHILD])
+    stack = lane * lanes.sizes.depth * lanes.sizes.width
+    nodes, of_nodes = moved(lanes.queue, stack), moved(lanes.queue_scores, stack)
+    for c in range(record[N_CHILDREN]):
+        if targets[c] < 0:
+            if scores[c] >= worth_opening:
+                nodes[size], of_nodes[size] = -1 - targets[c], scores[c]
+                size += 1
+        elif scores[c] >= threshold:
+            found[count], ids[count], probabilities[count] = lanes.row[lane], targets[c], scores[c]
+            count += 1
+    lanes.current[lane] = -1
+    if size:
+        size -= 1
+        lanes.current[lane], lanes.above[lane] = nodes[size], of_nodes[size]
+    lanes.n_best[lane] = size
+    return count
+
+
+@kernel
+def _doubled(array, used):
+    """Return a copy with twice the capacity, at least that of a wide node."""
+    larger = empty(2 * array.size + 65536, array.dtype)
+    copy_into(larger, array, used)
+    return larger
+
+
+@bare_inline_kernel
+def _row_pointers(indptr, indices, values):
+    return Rows(
+        pointer_at(address_of(indptr), indptr.dtype),
+        pointer_at(address_of(indices), indices.dtype),
+        pointer_at(address_of(values), np.float32),
+    )
+
+
+@bare_inline_kernel
+def _longest(rows, n_rows):
+    longest = np.int64(0)
+    for row in range(n_rows):
+        longest = maximum(longest, np.int64(rows.indptr[row + 1] - rows.indptr[row]))
+    return longest
+
+
+@bare_inline_kernel
+def _stride(tree):
+    """Return how many numbers the children of a node take, in whole vectors."""
+    return (tree[MOST_CHILDREN] + 15) & ~15
+
+
+@bare_inline_kernel
+def _n_numbers(sizes):
+    """Return how many numbers of eight bytes the lanes take, with those of four bytes as if of eight."""
+    of_level = 2 + 2 * sizes.width
+    return sizes.n_lanes * (8 + sizes.depth * of_level + 2 * sizes.longest + sizes.n_kept * (1 + sizes.stride))
+
+
+@bare_inline_kernel
+def _lanes(address, sizes):
+    """Return the lanes in memory at an address."""
+    size = 8 * sizes.n_lanes
+    levels = address + 8 * size
+    nodes = levels + 2 * size * sizes.depth
+    runs = nodes + size * sizes.n_kept
+    queue = runs + size * sizes.longest
+    queue_scores = queue + size * sizes.depth * sizes.width
+    values = queue_scores + size * sizes.depth * sizes.width
+    scores = values + size * sizes.longest
+    return Lanes(
+        sizes,
+        pointer_at(address, np.int64),
+        pointer_at(address + size, np.int64),
+        pointer_at(address + 2 * size, np.int64),
+        pointer_at(address + 3 * size, np.int64),
+        pointer_at(address + 4 * size, np.int64),
+        pointer_at(address + 5 * size, np.int64),
+        pointer_at(address + 6 * size, np.int64),
+        pointer_at(levels, np.int64),
+        pointer_at(levels + size * sizes.depth, np.int64),
+        pointer_at(nodes, np.int64),
+        pointer_at(runs, np.uint64),
+        pointer_at(queue, np.uint32),
+        pointer_at(address + 7 * size, np.float32),
+        pointer_at(queue_scores, np.float32),
+        pointer_at(values, np.float32),
+        pointer_at(scores, np.float32),
+    )
 
 
 @bare_kernel
-def _search(rows, n_lanes, completing, trees, lanes, opened, found, best, best_scores):
-    """Search in all lanes, or, if `completing`, open the nodes above the labels that any tree found.
-
-    All functions that are called for a node are inlined: calls with so many arrays would take a third of the time.
-    """
+def _search(n_lanes, rows, trees, lanes, best, best_scores):
+    """Search in all lanes, each in its tree."""
     for lane in range(n_lanes):
-        lanes.current[lane] = 0
-        if not completing:
-            _start(lane, lanes)
+        _start(lane, lanes)
     searching = True
     while searching:
         searching = False
         for lane in range(n_lanes):
             if lanes.current[lane] >= 0:
-                tree = trees[lanes.tree[lane]]
-                if completing:
-                    node = _next_above_found(lane, tree, lanes, opened, found)
-                else:
-                    node = _next_node(lane, lanes, best_scores)
-                lanes.current[lane] = node
-                if node >= 0:
+                searching |= _open(lane, _next_node(lane, lanes, best_scores), lanes)
+        _score_children(n_lanes, rows, trees, lanes)
+        for lane in range(n_lanes):
+            if lanes.current[lane] >= 0:
+                _take_children(lane, trees, lanes, best, best_scores)
+
+
+@bare_kernel
+def _complete(n_lanes, n_trees, rows, trees, lanes, found):
+    """Open the nodes above the labels that any tree found."""
+    for lane in range(n_lanes):
+        lanes.current[lane] = 0
+        found.n_known[lane] = 0
+        for j in range(lanes.n_opened[lane]):
+            found.places[lane * found.n_inner + lanes.nodes[lane * lanes.sizes.n_kept + j]] = j + 1
+    searching = True
+    while searching:
+        searching = False
+        for lane in range(n_lanes):
+            if lanes.current[lane] >= 0:
+                node = _next_above_found(lane, lane // n_trees, trees, lanes, found)
+                if _open(lane, node, lanes):
                     searching = True
-                    _find_slots(lane, node, rows, tree, lanes)
-        for lane in range(n_lanes):
-            if lanes.current[lane] >= 0:
-                _find_entries(lane, lanes.current[lane], rows, trees[lanes.tree[lane]], lanes)
-        for lane in range(n_lanes):
-            if lanes.current[lane] >= 0:
-                scores = lanes.scores[_scores_of(lane, _keep_opened(lane, lanes.current[lane], opened), lanes, opened)]
-                _add_up(lane, lanes.current[lane], trees[lanes.tree[lane]], lanes, scores)
-        for lane in range(n_lanes):
-            if lanes.current[lane] >= 0:
-                tree = trees[lanes.tree[lane]]
-                scores = lanes.scores[_scores_of(lane, _last_opened(lane, opened), lanes, opened)]
-                _convert(lanes.current[lane], lanes.above[lane], tree, scores)
-                if not completing:
-                    _take_children(lane, lanes.current[lane], tree, lanes, scores, best, best_scores)
+                    found.places[lane * found.n_inner + node] = lanes.n_opened[lane]
+        _score_children(n_lanes, rows, trees, lanes)
+
+
+@bare_kernel
+def _score_children(n_lanes, rows, trees, lanes):
+    """Compute the probabilities of the children of the node of every lane.
+
+    All functions that are called for a node are inlined: calls with so many arguments would take a third of the time.
+    """
+    for lane in range(n_lanes):
+        if lanes.current[lane] >= 0:
+            _find_slots(lane, rows, _tree_of(lane, trees, lanes), lanes)
+    for lane in range(n_lanes):
+        if lanes.current[lane] >= 0:
+            _find_entries(lane, rows, _tree_of(lane, trees, lanes), lanes)
+    for lane in range(n_lanes):
+        if lanes.current[lane] >= 0:
+            _add_up(lane, _tree_of(lane, trees, lanes), lanes)
+    for lane in range(n_lanes):
+        if lanes.current[lane] >= 0:
+            _convert(lane, _tree_of(lane, trees, lanes), lanes)
+
+
+@bare_inline_kernel
+def _tree_of(lane, trees, lanes):
+    return moved(trees, lanes.tree[lane] * N_FIELDS)
+
+
+@bare_inline_kernel
+def _record(node, tree):
+    """Return the fields of a node."""
+    return moved(pointer_at(tree[RECORDS], np.uint32), node * 8)
+
+
+@bare_inline_kernel
+def _scores(lane, lanes):
+    """Return the scores of the children of the node of a lane."""
+    kept = lane * lanes.sizes.n_kept + maximum(lanes.n_opened[lane] - 1, 0)
+    return moved(lanes.scores, kept * lanes.sizes.stride)
 
 
 @bare_inline_kernel
 def _start(lane, lanes):
     """Begin a search at the root."""
-    for level in range(lane * lanes.depth, (lane + 1) * lanes.depth):
+    root = lane * lanes.sizes.depth
+    for level in range(root, root + lanes.sizes.depth):
         lanes.filled[level] = 0
         lanes.opened[level] = 0
-    root = lane * lanes.depth
     lanes.filled[root] = 1
-    lanes.queue[root * lanes.width] = 0
-    lanes.queue_scores[root * lanes.width] = _ONE
+    lanes.queue[root * lanes.sizes.width] = 0
+    lanes.queue_scores[root * lanes.sizes.width] = _ONE
     lanes.first_level[lane] = 0
     lanes.current[lane] = 0
     lanes.n_best[lane] = 0
-
-
-@bare_inline_kernel
-def _worst(lane, lanes, best_scores):
-    """Return the score that a label must exceed."""
-    return best_scores[(lane + 1) * lanes.k - 1] if lanes.n_best[lane] == lanes.k else -_ONE
+    lanes.n_opened[lane] = 0
 
 
 @bare_inline_kernel
 def _next_node(lane, lanes, best_scores):
     """Return the most probable node to open, of equal ones the first, or -1 if none leads to better labels."""
-    score, found = _worst(lane, lanes, best_scores), np.int64(-1)
+    width, depth, k = lanes.sizes.width, lanes.sizes.depth, lanes.sizes.k
+    score, found = best_scores[(lane + 1) * k - 1] if lanes.n_best[lane] == k else -_ONE, np.int64(-1)
     empty_above = True
-    for level in range(lanes.first_level[lane], lanes.depth):
-        at = lane * lanes.depth + level
+    for level in range(lanes.first_level[lane], depth):
+        at = lane * depth + level
         n = lanes.opened[at]
         if n < lanes.filled[at]:
             empty_above = False
-            if lanes.queue_scores[at * lanes.width + n] > score:
-                score, found = lanes.queue_scores[at * lanes.width + n], at
+            if lanes.queue_scores[at * width + n] > score:
+                score, found = lanes.queue_scores[at * width + n], at
         elif empty_above:
             lanes.first_level[lane] = level + 1
     if found < 0:
         return np.int64(-1)
-    node = np.int64(lanes.queue[found * lanes.width + lanes.opened[found]])
+    node = np.int64(lanes.queue[found * width + lanes.opened[found]])
     lanes.opened[found] += 1
     lanes.above[lane] = score
     return node
 
 
 @bare_inline_kernel
-def _field(tree, node, field):
-    """Return a field of the record of a node."""
-    records = array_at(tree[RECORDS], tree[N_RECORDS] * 8, np.uint32)
-    return np.uint64(records[np.uint64(node) * N_FIELDS + np.uint64(field)])
+def _open(lane, node, lanes):
+    """Open a node in a lane, or end its search if there is none; return whether there is."""
+    lanes.current[lane] = node
+    n = lanes.n_opened[lane]
+    if node >= 0 and lanes.sizes.n_kept > 1:
+        lanes.nodes[lane * lanes.sizes.n_kept + n] = node
+        lanes.n_opened[lane] = n + 1
+    return node >= 0
 
 
 @bare_inline_kernel
-def _find_slots(lane, node, rows, tree, lanes):
+def _find_slots(lane, rows, tree, lanes):
     """Compute the slots where the features of the row may be, and prefetch them."""
-    table, size = _field(tree, node, FIRST_SLOT), _field(tree, node, N_SLOTS)
-    row = lanes.row[lane]
-    begin, end = np.uint64(rows.indptr[row]), np.uint64(rows.indptr[row + 1])
-    own = np.uint64(lane * (lanes.longest))
-    slots = array_at(tree[SLOTS], tree[ALL_SLOTS], np.uint64)
+    record = _record(lanes.current[lane], tree)
+    table, size = np.uint64(record[FIRST_SLOT]), np.uint64(record[N_SLOTS])
+    begin, end = np.uint64(rows.indptr[lanes.row[lane]]), np.uint64(rows.indptr[lanes.row[lane] + 1])
+    slots, runs = pointer_at(tree[SLOTS], np.uint64), moved(lanes.runs, lane * lanes.sizes.longest)
     if size:
         for p in range(end - begin):
             at = table + _home(rows.indices[begin + p], size)
-            lanes.runs[own + p] = at
+            runs[p] = at
             vector.prefetch(slots, at)
             vector.prefetch(slots, at + np.uint64(7))  # the next cache line, where the search may end
-    start, count = _field(tree, node, FIRST_CHILD), _field(tree, node, N_CHILDREN)
-    bias = array_at(tree[BIAS], tree[N_NODES], np.float32)
-    for c in range(np.uint64(0), count, _WIDTH):
+    bias, start = pointer_at(tree[BIAS], np.float32), np.uint64(record[FIRST_CHILD])
+    for c in range(np.uint64(0), np.uint64(record[N_CHILDREN]), _WIDTH):
         vector.prefetch(bias, start + c)
 
 
 @bare_inline_kernel
-def _find_entries(lane, node, rows, tree, lanes):
+def _find_entries(lane, rows, tree, lanes):
     """Find the entries of the features of the row, and prefetch them."""
-    table, size = _field(tree, node, FIRST_SLOT), _field(tree, node, N_SLOTS)
-    row = lanes.row[lane]
-    begin, end = np.uint64(rows.indptr[row]), np.uint64(rows.indptr[row + 1])
-    own = np.uint64(lane * (lanes.longest))
-    slots = array_at(tree[SLOTS], tree[ALL_SLOTS], np.uint64)
-    entries, n = array_at(tree[ENTRIES], tree[ALL_ENTRIES], np.uint32), np.uint64(0)
+    record = _record(lanes.current[lane], tree)
+    table, size = np.uint64(record[FIRST_SLOT]), np.uint64(record[N_SLOTS])
+    begin, end = np.uint64(rows.indptr[lanes.row[lane]]), np.uint64(rows.indptr[lanes.row[lane] + 1])
+    slots, entries = pointer_at(tree[SLOTS], np.uint64), pointer_at(tree[ENTRIES], np.uint32)
+    runs = moved(lanes.runs, lane * lanes.sizes.longest)
+    values, n = moved(lanes.values, lane * lanes.sizes.longest), np.uint64(0)
     if size:
         for p in range(end - begin):
-            feature = np.uint64(rows.indices[begin + p])
-            at = _slot_of(slots, lanes.runs[own + p], feature, table, table + size)
+            feature, at = np.uint64(rows.indices[begin + p]), runs[p]
+            key = slots[at] >> np.uint64(32)
+            while key != feature and key != NO_FEATURE:
+                at = at + np.uint64(1) if at + np.uint64(1) < table + size else table
+                key = slots[at] >> np.uint64(32)
             start, stop = slots[at] & _LOW_WORD, slots[at + np.uint64(1)] & _LOW_WORD
             vector.prefetch(entries, start)  # most have up to three cache lines
             vector.prefetch(entries, start + np.uint64(16))
             vector.prefetch(entries, stop - np.uint64(1))
-            lanes.runs[own + n] = start | stop << np.uint64(32)
-            lanes.values[own + n] = rows.values[begin + p]  # branchless, since the branch is unpredictable
-            n += np.uint64(slots[at] >> np.uint64(32) == feature)
+            runs[n] = start | stop << np.uint64(32)
+            values[n] = rows.values[begin + p]  # branchless, since the branch is unpredictable
+            n += np.uint64(key == feature)
     lanes.n_runs[lane] = n
 
 
-@bare_inline_kernel
-def _slot_of(slots, at, feature, first, end):
-    """Return the slot of a feature, or the empty one where it would be, from slot `at` of a table on."""
-    key = slots[at] >> np.uint64(32)
-    while key != feature and key != NO_FEATURE:
-        at = at + np.uint64(1) if at + np.uint64(1) < end else first
-        key = slots[at] >> np.uint64(32)
-    return at
-
-
-@bare_inline_kernel
-def _scores_of(lane, place, lanes, opened):
-    """Return where the scores of the children of an opened node are."""
-    start = (lane * opened.capacity + place) * lanes.stride
-    return slice(start, start + lanes.stride)
-
-
-@bare_inline_kernel
-def _last_opened(lane, opened):
-    return opened.n_opened[lane] - 1 if opened.place.size else 0
-
-
-@bare_inline_kernel
-def _keep_opened(lane, node, opened):
-    """Add a node to those that are opened; return its place."""
-    if opened.place.size == 0:
-        return np.int64(0)
-    at = opened.n_opened[lane]
-    opened.nodes[lane * opened.capacity + at] = node
-    opened.n_opened[lane] = at + 1
-    opened.place[lane * opened.n_nodes + node] = at + 1
-    return at
-
-
 @bare_fast_inline_kernel
-def _add_up(lane, node, tree, lanes, scores):
+def _add_up(lane, tree, lanes):
     """Compute the scores of all children of a node."""
-    entries = array_at(tree[ENTRIES], tree[ALL_ENTRIES], np.uint32)
-    bias = array_at(tree[BIAS], tree[N_NODES], np.float32)
-    start, count = _field(tree, node, FIRST_CHILD), _field(tree, node, N_CHILDREN)
+    entries, scores, record = (
+        pointer_at(tree[ENTRIES], np.uint32),
+        _scores(lane, lanes),
+        _record(lanes.current[lane], tree),
+    )
+    bias, count = moved(pointer_at(tree[BIAS], np.float32), record[FIRST_CHILD]), np.uint64(record[N_CHILDREN])
     for c in range(count):
-        scores[c] = bias[start + c]
-    own = np.uint64(lane * (lanes.longest))
+        scores[c] = bias[c]
+    own = lane * lanes.sizes.longest
     half = (count + np.uint64(1)) >> np.uint64(1)
-    for j in range(own, own + np.uint64(lanes.n_runs[lane])):
+    for j in range(own, own + lanes.n_runs[lane]):
         first, last, x = lanes.runs[j] & _LOW_WORD, lanes.runs[j] >> np.uint64(32), lanes.values[j]
         if last - first == half:
             for c in range(half):
@@ -331,69 +483,64 @@ def _add_up(lane, node, tree, lanes, scores):
 
 
 @bare_fast_inline_kernel
-def _convert(node, above, tree, scores):
-    """Convert the scores of the children of a node of probability `above` to probabilities."""
-    level = _field(tree, node, LEVEL)
-    slopes, shifts = array_at(tree[SLOPES], tree[DEPTH], np.float32), array_at(tree[SHIFTS], tree[DEPTH], np.float32)
-    _to_probabilities(scores, _field(tree, node, N_CHILDREN), tree[LINK], slopes[level], shifts[level], above)
+def _convert(lane, tree, lanes):
+    """Convert the scores of the children of a node to probabilities."""
+    record = _record(lanes.current[lane], tree)
+    slopes, shifts = pointer_at(tree[SLOPES], np.float32), pointer_at(tree[SHIFTS], np.float32)
+    count, level = np.uint64(record[N_CHILDREN]), record[LEVEL]
+    _to_probabilities(_scores(lane, lanes), count, tree[LINK], slopes[level], shifts[level], lanes.above[lane])
 
 
 @bare_inline_kernel
-def _take_children(lane, node, tree, lanes, scores, best, best_scores):
+def _take_children(lane, trees, lanes, best, best_scores):
     """Offer the children of a node, leaves to the best of the lane and inner nodes to the list of their level."""
-    first, count = np.int64(_field(tree, node, FIRST_CHILD)), _field(tree, node, N_CHILDREN)
-    own, own_scores = best[lane * lanes.k : (lane + 1) * lanes.k], best_scores[lane * lanes.k : (lane + 1) * lanes.k]
-    n_best, k = lanes.n_best[lane], lanes.k
-    blocks = (count + _WIDTH - np.uint64(1)) // _WIDTH
-    if _field(tree, node, N_INNER) == 0:
-        for b in range(blocks):
-            worst = own_scores[k - 1] if n_best == k else -_ONE
-            better = vector.bits_above(vector.load(scores, b * _WIDTH), vector.splat(worst))
-            while better:
-                c = b * _WIDTH + np.uint64(vector.lowest_bit(better))
-                better &= better - np.uint32(1)
-                n_best = offer(first + np.int64(c), scores[c], own, own_scores, n_best)
-        lanes.n_best[lane] = n_best
-        return
-    level = lane * lanes.depth + np.int64(_field(tree, node, LEVEL)) + 1
-    targets = array_at(tree[TARGETS], tree[N_NODES], np.int32)
-    for b in range(blocks):
+    tree, scores, k = _tree_of(lane, trees, lanes), _scores(lane, lanes), lanes.sizes.k
+    record = _record(lanes.current[lane], tree)
+    first, count, n_inner = np.int64(record[FIRST_CHILD]), np.uint64(record[N_CHILDREN]), record[N_INNER]
+    own, own_scores, n_best = moved(best, lane * k), moved(best_scores, lane * k), lanes.n_best[lane]
+    level = lane * lanes.sizes.depth + np.int64(record[LEVEL]) + 1
+    targets = moved(pointer_at(tree[TARGETS], np.int32), first)
+    for b in range((count + _WIDTH - np.uint64(1)) // _WIDTH):
         worst = own_scores[k - 1] if n_best == k else -_ONE
-        if _field(tree, node, N_INNER) == count:
+        if n_inner == count:
             worst = maximum(worst, _least(level, lanes))
         better = vector.bits_above(vector.load(scores, b * _WIDTH), vector.splat(worst))
         while better:
             c = b * _WIDTH + np.uint64(vector.lowest_bit(better))
             better &= better - np.uint32(1)
-            child = first + np.int64(c)
-            target = targets[child]
-            if target >= 0:
-                n_best = offer(child, scores[c], own, own_scores, n_best)
-            elif n_best < k or scores[c] > own_scores[k - 1]:
-                _insert(np.uint32(-1 - target), scores[c], level, lanes)
+            if n_best == k and scores[c] <= own_scores[k - 1]:
+                continue
+            if targets[c] < 0:
+                _insert(np.uint32(-1 - targets[c]), scores[c], level, lanes)
+                continue
+            at = minimum(n_best, k - 1)
+            n_best = at + 1
+            while at > 0 and own_scores[at - 1] < scores[c]:
+                own[at], own_scores[at] = own[at - 1], own_scores[at - 1]
+                at -= 1
+            own[at], own_scores[at] = first + np.int64(c), scores[c]
     lanes.n_best[lane] = n_best
 
 
 @bare_inline_kernel
 def _least(level, lanes):
     """Return a number below the least score that enters the list of a level, close to it."""
-    if lanes.filled[level] < lanes.width:
+    if lanes.filled[level] < lanes.sizes.width:
         return -_ONE
-    least = lanes.queue_scores[(level + 1) * lanes.width - 1]
+    least = lanes.queue_scores[(level + 1) * lanes.sizes.width - 1]
     return reinterpret(np.uint32(reinterpret(least, np.uint32) - np.uint32(1)), np.float32) if least > 0 else -_ONE
 
 
 @bare_inline_kernel
 def _insert(node, score, level, lanes):
     """Insert a node into the list of its level, unless that is full of better ones."""
-    n, nodes, scores = lanes.filled[level], lanes.queue, lanes.queue_scores
-    start = level * lanes.width
-    if n == lanes.width:
+    n, width = lanes.filled[level], lanes.sizes.width
+    nodes, scores = moved(lanes.queue, level * width), moved(lanes.queue_scores, level * width)
+    if n == width:
         n -= 1
-        last = start + n
-        if n < lanes.opened[level] or score < scores[last] or (score == scores[last] and node > nodes[last]):
+        if n < lanes.opened[level] or score < scores[n] or (score == scores[n] and node > nodes[n]):
             return
-    at, least = start + n, start + lanes.opened[level]
+    at, least = n, lanes.opened[level]
     while at > least and (score > scores[at - 1] or (score == scores[at - 1] and node < nodes[at - 1])):
         scores[at], nodes[at] = scores[at - 1], nodes[at - 1]
         at -= 1
@@ -401,70 +548,38 @@ def _insert(node, score, level, lanes):
     lanes.filled[level] = n + 1
 
 
-@bare_kernel
-def _to_labels(trees, lanes, n, ids, probabilities):
-    """Replace the leaves found in one tree by their labels."""
-    targets = array_at(trees[0, TARGETS], trees[0, N_NODES], np.int32)
-    for lane in range(n):
-        own = ids[lane * lanes.k : (lane + 1) * lanes.k]
-        for j in range(lanes.n_best[lane]):
-            own[j] = targets[own[j]]
-        pad(own, probabilities[lane * lanes.k : (lane + 1) * lanes.k], lanes.n_best[lane])
-
-
-@bare_kernel
-def _collect(n_rows, trees, lanes, found):
-    """Collect the labels that any tree found for each row."""
-    n_trees = trees.shape[0]
-    for i in range(n_rows):
-        n, first = np.int64(0), i * found.capacity
-        for t in range(n_trees):
-            lane, targets = i * n_trees + t, array_at(trees[t, TARGETS], trees[t, N_NODES], np.int32)
-            before = n
-            for j in range(lane * lanes.k, lane * lanes.k + lanes.n_best[lane]):
-                label = np.int64(targets[lanes.best[j]])
-                if not _has(found.labels, first, first + before, label):
-                    found.labels[first + n] = label
-                    n += 1
-        found.n[i] = n
+@bare_inline_kernel
+def _to_labels(targets, leaves, n):
+    """Replace leaves by their labels."""
+    for j in range(n):
+        leaves[j] = targets[leaves[j]]
 
 
 @bare_inline_kernel
-def _next_above_found(lane, tree, lanes, opened, found):
-    """Return a node above the labels of a row that can be opened since its parent is, or -1 if all are opened."""
-    place = opened.place[lane * opened.n_nodes : (lane + 1) * opened.n_nodes]
-    parents = array_at(tree[PARENTS], tree[N_LABELS], np.uint32)
-    i = found.of_lane[lane]
-    for c in range(found.n_known[lane], found.n[i]):
-        node = np.int64(parents[found.labels[i * found.capacity + c]])
-        if place[node] == 0:
-            found.n_known[lane] = c
-            while place[_field(tree, node, PARENT)] == 0:
-                node = np.int64(_field(tree, node, PARENT))
-            known = np.int64(place[_field(tree, node, PARENT)]) - 1
-            lanes.above[lane] = lanes.scores[_scores_of(lane, known, lanes, opened)][_field(tree, node, PLACE)]
-            return node
-    return np.int64(-1)
+def _pad(ids, probabilities, n, k):
+    """Fill the rest of k labels with -1 and 0."""
+    for j in range(n, k):
+        ids[j], probabilities[j] = -1, _ZERO
 
 
 @bare_kernel
-def _rank_by_mean(i, trees, lanes, opened, found, ids, probabilities):
-    """Write the labels found for row i, best first by the mean of their probabilities, ties by id."""
-    n_trees, n_best = trees.shape[0], np.int64(0)
-    for c in range(i * found.capacity, i * found.capacity + found.n[i]):
-        label, total = found.labels[c], _ZERO
-        for t in range(n_trees):
-            lane = i * n_trees + t
-            parents = array_at(trees[t, PARENTS], trees[t, N_LABELS], np.uint32)
-            places = array_at(trees[t, PLACES], trees[t, N_LABELS], np.uint32)
-            known = np.int64(opened.place[lane * opened.n_nodes + parents[label]]) - 1
-            total += lanes.scores[_scores_of(lane, known, lanes, opened)][places[label]]
-        n_best = _offer_by_id(label, total / np.float32(n_trees), ids, probabilities, n_best)
-    pad(ids, probabilities, n_best)
-    for lane in range(i * n_trees, (i + 1) * n_trees):
-        for j in range(opened.n_opened[lane]):
-            opened.place[lane * opened.n_nodes + opened.nodes[lane * opened.capacity + j]] = 0
-        opened.n_opened[lane] = 0
+def _collect(n_rows, n_trees, trees, lanes, found):
+    """Collect the labels that any tree found for each row."""
+    k = lanes.sizes.k
+    for i in range(n_rows):
+        first, n = i * found.n_most, np.int64(0)
+        for lane in range(i * n_trees, (i + 1) * n_trees):
+            _to_labels(
+                pointer_at(_tree_of(lane, trees, lanes)[TARGETS], np.int32),
+                moved(found.best, lane * k),
+                lanes.n_best[lane],
+            )
+            before = n
+            for j in range(lane * k, lane * k + lanes.n_best[lane]):
+                if not _has(found.labels, first, first + before, found.best[j]):
+                    found.labels[first + n] = found.best[j]
+                    n += 1
+        found.n_labels[i] = n
 
 
 @bare_inline_kernel
@@ -473,6 +588,46 @@ def _has(labels, first, last, label):
         if labels[j] == label:
             return True
     return False
+
+
+@bare_inline_kernel
+def _next_above_found(lane, i, trees, lanes, found):
+    """Return a node above the labels of row i that can be opened since its parent is, or -1 if all are opened."""
+    tree = _tree_of(lane, trees, lanes)
+    places, parents = found.places[lane * found.n_inner :], pointer_at(tree[PARENTS], np.uint32)
+    for c in range(found.n_known[lane], found.n_labels[i]):
+        node = np.int64(parents[found.labels[i * found.n_most + c]])
+        if places[node] == 0:
+            found.n_known[lane] = c
+            while places[_record(node, tree)[PARENT]] == 0:
+                node = np.int64(_record(node, tree)[PARENT])
+            record = _record(node, tree)
+            lanes.above[lane] = _kept_probability(lane, places[record[PARENT]], record[PLACE], lanes)
+            return node
+    return np.int64(-1)
+
+
+@bare_inline_kernel
+def _kept_probability(lane, place, child, lanes):
+    """Return the probability of a child of an opened node, whose places count from 1."""
+    return lanes.scores[(lane * lanes.sizes.n_kept + np.int64(place) - 1) * lanes.sizes.stride + child]
+
+
+@bare_kernel
+def _rank_by_mean(i, n_trees, trees, lanes, found, ids, probabilities):
+    """Write the labels found for row i, best first by the mean of their probabilities, ties by id."""
+    n_best, k = np.int64(0), lanes.sizes.k
+    for c in range(i * found.n_most, i * found.n_most + found.n_labels[i]):
+        label, total = found.labels[c], _ZERO
+        for lane in range(i * n_trees, (i + 1) * n_trees):
+            tree = _tree_of(lane, trees, lanes)
+            parent, child = pointer_at(tree[PARENTS], np.uint32)[label], pointer_at(tree[PLACES], np.uint32)[label]
+            total += _kept_probability(lane, found.places[lane * found.n_inner + parent], child, lanes)
+        n_best = _offer_by_id(label, total / np.float32(n_trees), ids, probabilities, n_best)
+    _pad(ids, probabilities, n_best, k)
+    for lane in range(i * n_trees, (i + 1) * n_trees):
+        for j in range(lanes.n_opened[lane]):
+            found.places[lane * found.n_inner + lanes.nodes[lane * lanes.sizes.n_kept + j]] = 0
 
 
 @bare_inline_kernel

@@ -18,20 +18,27 @@ import gc
 import hashlib
 import inspect
 import logging
+import pickle
 import re
 import sys
 import time
 from collections.abc import Callable, Iterator
 from typing import Any, ClassVar, TypeVar, cast
 
+import llvmlite.binding
 import numba
 from numba.core import event
+from numba.core.caching import CompileResultCacheImpl
 from numba.core.codegen import JITCodeLibrary
 from numba.core.compiler import Compiler, Flags
+from numba.core.environment import lookup_environment
 
 logger = logging.getLogger("treemax.compiling")
 Function = TypeVar("Function", bound=Callable[..., Any])
 NEWEST_NUMBA = (0, 68)  # newest version whose internals `_KernelCompiler` was tested with; newer ones compile as usual
+UNUSED_PASSES = {  # for `with`, closures, comprehensions and Numba's own inlining
+    "WithLifting", "InlineClosureLikes", "InlineInlinables", "InlineOverloads", "MakeFunctionToJitFunction", "LiteralUnroll",
+}  # fmt: skip
 _IMPORT = re.compile(r"^from ([\w.]+) import ([^()\n]+|\([^()]*\))", re.MULTILINE)
 
 
@@ -92,6 +99,78 @@ class _CallableFromPython(JITCodeLibrary):
                     function.attributes |= {"noinline", "optnone"}
         super().add_ir_module(module)
 
+    def _finalize_specific(self) -> None:
+        super()._finalize_specific()
+        codegen: Any = self._codegen
+        for variable in self._final_module.global_variables:
+            environment = lookup_environment(variable.name)
+            if environment is not None:  # also those of the functions that only kernels call
+                codegen.set_env(variable.name, environment)
+
+
+class _CalledByKernels(JITCodeLibrary):
+    """The code of a function that only kernels call: Numba would optimise it and turn it into machine code, and do both
+    again in every kernel that it becomes a part of, which took a quarter of the time."""
+
+    @property
+    def codegen(self) -> Any:
+        return _NoEnvironments
+
+    def _optimize_final_module(self) -> None:
+        pass
+
+    def _finalize_final_module(self) -> None:
+        self._finalize_dynamic_globals()
+        self._verify_declare_only_symbols()
+        self._finalized = True
+
+    def get_pointer_to_function(self, name: str) -> int:
+        self._ensure_finalized()
+        return 0
+
+    def serialize_using_object_code(self) -> Any:
+        return self.serialize_using_bitcode()
+
+    @classmethod
+    def _unserialize(cls, codegen: Any, state: Any) -> _CalledByKernels:
+        library = cls(codegen, state[0])
+        library._final_module = llvmlite.binding.parse_bitcode(state[2])
+        library._finalize_final_module()
+        return library
+
+
+class _NoEnvironments:
+    """Stands for the code generator: a function without machine code has no address for what Numba calls its environment."""
+
+    @staticmethod
+    def set_env(name: str, environment: Any) -> None:
+        pass
+
+
+class _CacheOfInner(CompileResultCacheImpl):
+    """Loads functions that only kernels call. Numba would turn them into machine code, which changes the code that becomes a
+    part of kernels: these would then have other last bits than if everything were compiled together."""
+
+    def rebuild(self, target_context: Any, payload: Any) -> Any:
+        result = super().rebuild(_ContextOfInner(target_context), payload)
+        return result._replace(target_context=target_context)
+
+
+class _ContextOfInner:
+    """Stands for Numba's target context, and its code generator, while such a function is loaded."""
+
+    def __init__(self, context: Any) -> None:
+        self._context = context
+
+    def codegen(self) -> Any:
+        return self
+
+    def unserialize_library(self, state: Any) -> _CalledByKernels:
+        return _CalledByKernels._unserialize(self._context.codegen(), state)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._context, name)
+
 
 class _KernelFlags(Flags):
     """The options of a kernel. Numba keeps a copy while it compiles, by which it looks up every function that the kernel
@@ -121,11 +200,20 @@ class _SharedFlags(Flags):
 
 
 class _KernelCompiler(Compiler):
-    """Numba's compiler with less work on wrappers and options."""
+    """Numba's compiler with less work on wrappers, options and functions that only kernels call, and without passes that
+    kernels do not need."""
+
+    def define_pipelines(self) -> Any:
+        pipelines = super().define_pipelines()
+        for pipeline in pipelines:
+            pipeline.passes = [each for each in pipeline.passes if each[0].__name__ not in UNUSED_PASSES]
+        return pipelines
 
     def compile_extra(self, function: Any) -> Any:
+        inner = self.state.flags.no_cpython_wrapper
         self.state.flags = _KernelFlags(self.state.flags)
-        self.state.library = _CallableFromPython(self.state.targetctx.codegen(), function.__qualname__)
+        library = _CalledByKernels if inner else _CallableFromPython
+        self.state.library = library(self.state.targetctx.codegen(), function.__qualname__)
         self.state.library.enable_object_caching()
         return super().compile_extra(function)
 
@@ -143,18 +231,47 @@ def _compiled(function: Function, **options: Any) -> Function:
         if "no locator" not in str(error):
             raise
         return cast(Function, numba.njit(**options)(function))
+    if inner and "pipeline_class" in options:
+        compiled._cache._impl = _CacheOfInner(function)
     file = compiled._cache._cache_file
     file._source_stamp = (file._source_stamp, _sources_digest(function.__module__))
     file._load_index = functools.partial(_cached_versions, file._load_index)
+    file._load_data = functools.partial(_cached_code, file._load_data)
+    file.save = functools.partial(_save_if_possible, file.save)
     return cast(Function, compiled)
 
 
 def _cached_versions(load: Callable[[], dict[Any, str]]) -> dict[Any, str]:
-    """Return the cached versions of a kernel by signature; none if a type of a signature no longer exists."""
+    """Return the cached versions of a kernel by signature; none if a type of a signature no longer exists, or the file is
+    not whole."""
     try:
         return load()
     except (AttributeError, ImportError):  # a named tuple was renamed or moved in an upgrade
         return {}
+    except (EOFError, pickle.UnpicklingError):  # the machine lost power
+        return {}
+
+
+def _cached_code(load: Callable[[str], Any], name: str) -> Any:
+    """Return the code in a file of the cache; if the file is not whole, raise an OSError, after which Numba compiles."""
+    try:
+        return load(name)
+    except (EOFError, pickle.UnpicklingError) as error:
+        raise OSError(f"{name} is not whole") from error
+
+
+def _save_if_possible(save: Callable[[Any, Any], None], key: Any, data: Any) -> None:
+    """Save a compiled kernel in the cache; warn, once in a process, if there is no room."""
+    try:
+        save(key, data)
+    except OSError as error:
+        if not _compilations.failed_to_save:
+            _compilations.failed_to_save = True
+            logger.warning(
+                "treemax: compiled kernels cannot be saved (%s), and are compiled again in every process. Set the "
+                "environment variable NUMBA_CACHE_DIR to a folder with room.",
+                error,
+            )
 
 
 @functools.cache
@@ -198,6 +315,7 @@ class _Compilations(event.Listener):
 
     def __init__(self) -> None:
         self.announced = False
+        self.failed_to_save = False
         self.seconds = 0.0
         self.depth = 0  # of compilations that need one another
         self.started = 0.0
@@ -235,8 +353,14 @@ class _Compilations(event.Listener):
 
 
 def seconds_of_compiling() -> float:
-    """Return the time that this process has spent on compiling kernels."""
-    return _compilations.seconds
+    """Return the time that this process has spent on compiling kernels, with the compilation that goes on now."""
+    started = _compilations.started  # first: what is counted twice while a compilation ends is better than not at all
+    return _compilations.seconds + (time.perf_counter() - started if started else 0.0)
+
+
+def is_compiling() -> bool:
+    """Return whether this process compiles a kernel now."""
+    return bool(_compilations.started)
 
 
 _compilations = _Compilations()

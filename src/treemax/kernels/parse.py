@@ -11,6 +11,8 @@ caller finds its position in `deferred`, parses it with Python, and calls again 
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
 
 from treemax.kernels.intrinsics import minimum
@@ -45,6 +47,41 @@ _MAX_EXPONENT = 10**12  # no line has enough digits for a larger one to matter
 
 # Status of a parsed number.
 _GOOD, _MALFORMED, _TOO_LARGE, _UNDECIDED = 0, 1, 2, 3
+
+
+class Ranges(NamedTuple):
+    """Valid labels and indices: from the first of two, below the second."""
+
+    lowest_label: np.int64
+    label_limit: np.int64
+    first_index: np.uint64
+    index_limit: np.uint64
+
+
+class ParsedRows(NamedTuple):
+    """The rows of a block."""
+
+    label_starts: np.ndarray
+    labels: np.ndarray
+    starts: np.ndarray
+    indices: np.ndarray
+    values: np.ndarray
+
+
+class Buffers(NamedTuple):
+    """Buffers of `sort_row`."""
+
+    keys: np.ndarray
+    spare: np.ndarray
+    row_values: np.ndarray
+
+
+class Numbers(NamedTuple):
+    """Numbers that Python parses."""
+
+    known_at: np.ndarray  # positions of those that are parsed
+    known: np.ndarray
+    deferred: np.ndarray  # positions of the others
 
 
 def capacity(n_bytes: int) -> tuple[int, int, int]:
@@ -184,19 +221,19 @@ def _number(block, at):
 
 
 @inline_kernel
-def _resolved_number(block, at, known_at, known, deferred, counts):
+def _resolved_number(block, at, numbers, counts):
     """Parse a number with the values that the caller has resolved; defer it if it is not among them."""
     value, end, status = _number(block, at)
     if status == _UNDECIDED:
-        while counts[0] < len(known_at) and known_at[counts[0]] < at:
+        while counts[0] < len(numbers.known_at) and numbers.known_at[counts[0]] < at:
             counts[0] += 1
-        if counts[0] < len(known_at) and known_at[counts[0]] == at:
-            value = known[counts[0]]
+        if counts[0] < len(numbers.known_at) and numbers.known_at[counts[0]] == at:
+            value = numbers.known[counts[0]]
             status = _GOOD if abs(value) <= MAX_FLOAT32 else _TOO_LARGE
         else:
-            if counts[1] < len(deferred):
-                deferred[counts[1], 0] = at
-                deferred[counts[1], 1] = end
+            if counts[1] < len(numbers.deferred):
+                numbers.deferred[counts[1], 0] = at
+                numbers.deferred[counts[1], 1] = end
             counts[1] += 1
             status = _GOOD
     return value, end, status
@@ -288,9 +325,7 @@ def _skip_query(block, at):
 
 
 @inline_kernel
-def _features(
-    block, at, comments, first_index, index_limit, indices, values, n_values, known_at, known, deferred, counts
-):
+def _features(block, at, comments, limits, rows, n_values, numbers, counts):
     """Parse the features of a line.
 
     Returns the new number of values, the end, the error, the position of the feature in error, and whether the
@@ -307,14 +342,14 @@ def _features(
             digit = np.uint8(block[at] - _ZERO)
         if at == here or block[at] != _COLON:
             return n_values, at, BAD_INDEX, here, ascending
-        if at - here > 18 or index < first_index or index >= index_limit:
+        if at - here > 18 or index < limits.first_index or index >= limits.index_limit:
             return n_values, at, INDEX_RANGE, here, ascending
-        index -= first_index
-        value, at, status = _resolved_number(block, at + _ONE, known_at, known, deferred, counts)
+        index -= limits.first_index
+        value, at, status = _resolved_number(block, at + _ONE, numbers, counts)
         if status != _GOOD:
             return n_values, at, VALUE_RANGE if status == _TOO_LARGE else BAD_VALUE, here, ascending
-        indices[n_values] = np.uint32(index)
-        values[n_values] = np.float32(value)
+        rows.indices[n_values] = np.uint32(index)
+        rows.values[n_values] = np.float32(value)
         n_values += _ONE
         ascending &= index >= previous
         previous = index + _ONE
@@ -332,47 +367,45 @@ def _add_bad(bad, n_bad, line, place, error):
 
 
 @kernel
-def parse_rows(
-    block, keep_blank, lowest_label, label_limit, first_index, index_limit,
-    row_lines, label_starts, labels, row_starts, indices, values, keys, spare, row_values,
-    known_at, known, deferred, bad, counts,
-):  # fmt: skip
+def parse_rows(block, keep_blank, limits, lines, rows, buffers, numbers, bad, counts):
     """Parse lines of XMC (without header; a blank line is a row) or of svmlight (with comments).
 
-    Indices are in [`first_index`, `index_limit`), labels in [`lowest_label`, `label_limit`). Fills `counts`: known
-    values used, deferred numbers, rows, labels, values, bad lines.
+    Fills `counts`: known values used, deferred numbers, rows, labels, values, bad lines.
     """
     comments = not keep_blank
     size, at = np.uint64(len(block)), np.uint64(0)
     n_rows, n_labels, n_values = np.uint64(0), np.uint64(0), np.uint64(0)
     n_bad, line = 0, 0
     counts[:] = 0
-    label_starts[0], row_starts[0] = 0, 0
+    rows.label_starts[0], rows.starts[0] = 0, 0
     while at < size:
         label_mark, value_mark = n_labels, n_values
         at = _skip_blanks(block, at)
         here = at
         blank = block[at] == _NEWLINE or (block[at] == _HASH and comments)
-        n_labels, at, error = _labels(block, at, comments, lowest_label, label_limit, labels, n_labels)
+        n_labels, at, error = _labels(
+            block, at, comments, limits.lowest_label, limits.label_limit, rows.labels, n_labels
+        )
         if error == 0:
             at = _skip_blanks(block, at)
             if comments:
                 at = _skip_query(block, at)
             n_values, at, error, here, ascending = _features(
-                block, at, comments, first_index, index_limit, indices, values, n_values,
-                known_at, known, deferred, counts,
-            )  # fmt: skip
+                block, at, comments, limits, rows, n_values, numbers, counts
+            )
             if error == 0 and not ascending:
-                n_values, fits = sort_row(indices, values, value_mark, n_values, keys, spare, row_values)
+                n_values, fits = sort_row(
+                    rows.indices, rows.values, value_mark, n_values, buffers.keys, buffers.spare, buffers.row_values
+                )
                 error = 0 if fits else SUM_RANGE
         if error != 0:
             _add_bad(bad, n_bad, line, here, error)
             n_bad += 1
             n_labels, n_values = label_mark, value_mark
         elif keep_blank or not blank:
-            row_lines[n_rows] = line
+            lines[n_rows] = line
             n_rows += _ONE
-            label_starts[n_rows], row_starts[n_rows] = n_labels, n_values
+            rows.label_starts[n_rows], rows.starts[n_rows] = n_labels, n_values
         at = _line_end(block, at) + _ONE
         line += 1
     counts[2], counts[3], counts[4], counts[5] = n_rows, n_labels, n_values, n_bad
@@ -443,7 +476,7 @@ def _ends_token(character):
 
 
 @inline_kernel
-def _named_features(block, at, mask, indices, values, n_values, known_at, known, deferred, counts):
+def _named_features(block, at, mask, rows, n_values, numbers, counts):
     """Parse a Vowpal Wabbit line after its first bar; returns the same as `_features`."""
     seed, scale, nameless = np.uint64(0), 1.0, np.uint64(0)
     while block[at] != _NEWLINE:
@@ -453,7 +486,7 @@ def _named_features(block, at, mask, indices, values, n_values, known_at, known,
         at = _name_end(block, start)
         end, value, status = at, 1.0, _GOOD
         if block[at] == _COLON:
-            value, at, status = _resolved_number(block, at + _ONE, known_at, known, deferred, counts)
+            value, at, status = _resolved_number(block, at + _ONE, numbers, counts)
             if status == _GOOD and not _ends_token(block[at]):
                 status = _MALFORMED
         if status != _GOOD:
@@ -468,8 +501,8 @@ def _named_features(block, at, mask, indices, values, n_values, known_at, known,
             value = float(np.float32(value * scale))
             if not abs(value) <= MAX_FLOAT32:
                 return n_values, at, VALUE_RANGE, here
-            indices[n_values] = np.uint32(index & mask)
-            values[n_values] = np.float32(value)
+            rows.indices[n_values] = np.uint32(index & mask)
+            rows.values[n_values] = np.float32(value)
             n_values += _ONE
         at = _skip_blanks(block, at)
     return n_values, at, 0, at
@@ -492,11 +525,7 @@ def _plain_labels(block, at, bar, labels, n_labels):
 
 
 @kernel
-def parse_named_rows(
-    block, mask, row_lines, label_spans, label_starts, labels,
-    row_starts, indices, values, keys, spare, row_values,
-    known_at, known, deferred, bad, counts,
-):  # fmt: skip
+def parse_named_rows(block, mask, lines, label_spans, rows, buffers, numbers, bad, counts):
     """Parse lines of Vowpal Wabbit, with names hashed into `mask` + 1 columns.
 
     `label_spans` gets the span before the first bar of each row, `labels` the labels if all of the block are
@@ -506,7 +535,7 @@ def parse_named_rows(
     n_rows, n_labels, n_values = np.uint64(0), np.uint64(0), np.uint64(0)
     n_bad, n_other, line = 0, 0, 0
     counts[:] = 0
-    label_starts[0], row_starts[0] = 0, 0
+    rows.label_starts[0], rows.starts[0] = 0, 0
     while at < size:
         label_mark, value_mark = n_labels, n_values
         at = _skip_blanks(block, at)
@@ -515,22 +544,22 @@ def parse_named_rows(
         if block[at] != _NEWLINE:
             plain, error = True, NO_BAR
             if block[bar] == _BAR:
-                n_labels, plain = _plain_labels(block, at, bar, labels, n_labels)
-                n_values, at, error, here = _named_features(
-                    block, bar, mask, indices, values, n_values, known_at, known, deferred, counts
-                )
+                n_labels, plain = _plain_labels(block, at, bar, rows.labels, n_labels)
+                n_values, at, error, here = _named_features(block, bar, mask, rows, n_values, numbers, counts)
                 if error == 0:
-                    n_values, fits = sort_row(indices, values, value_mark, n_values, keys, spare, row_values)
+                    n_values, fits = sort_row(
+                        rows.indices, rows.values, value_mark, n_values, buffers.keys, buffers.spare, buffers.row_values
+                    )
                     error = 0 if fits else SUM_RANGE
             if error != 0:
                 _add_bad(bad, n_bad, line, here, error)
                 n_bad += 1
                 n_labels, n_values = label_mark, value_mark
             else:
-                row_lines[n_rows] = line
+                lines[n_rows] = line
                 label_spans[n_rows, 0], label_spans[n_rows, 1] = start, bar
                 n_rows += _ONE
-                label_starts[n_rows], row_starts[n_rows] = n_labels, n_values
+                rows.label_starts[n_rows], rows.starts[n_rows] = n_labels, n_values
                 n_other += 0 if plain else 1
         at = _line_end(block, at) + _ONE
         line += 1

@@ -15,8 +15,8 @@ import numpy as np
 
 from treemax.kernels import vector
 from treemax.kernels.arithmetic import copy_into
-from treemax.kernels.intrinsics import empty, maximum, minimum, reinterpret, zeros
-from treemax.kernels.jit import bare_fast_inline_kernel, bare_fast_kernel, inline_kernel, kernel
+from treemax.kernels.intrinsics import address_of, empty, maximum, minimum, pointer_at, reinterpret, zeros
+from treemax.kernels.jit import bare_fast_inline_kernel, bare_fast_kernel, bare_inline_kernel, inline_kernel, kernel
 from treemax.kernels.queues import FOR_ALLOWED, FOR_FIRST, HUGE, offer, opened_for, pad, pop, push
 from treemax.kernels.sparse_rows import Rows
 
@@ -227,6 +227,11 @@ def _to_probabilities(scores, count, link, slope, shift, above):
         scores[c] = -_ONE
 
 
+@bare_inline_kernel
+def _numbers(scores):
+    return pointer_at(address_of(scores), np.float32)
+
+
 @bare_fast_kernel
 def _expand(node, above, rows, begin, end, tree, scratch):
     """Compute the probabilities of all children of a node of probability `above` for a row."""
@@ -234,7 +239,7 @@ def _expand(node, above, rows, begin, end, tree, scratch):
     _score_children(node, rows, begin, end, weights, scratch)
     depth = tree.level[node]
     count = np.uint64(weights.n_children[node])
-    _to_probabilities(scratch.scores, count, tree.link, tree.slopes[depth], tree.shifts[depth], above)
+    _to_probabilities(_numbers(scratch.scores), count, tree.link, tree.slopes[depth], tree.shifts[depth], above)
 
 
 @kernel
@@ -544,54 +549,6 @@ def rank_weighted(scores, weights, ids, probabilities):
         probabilities[row, n_best:] = np.float32(0.0)
 
 
-@kernel
-def labels_above(
-    indptr, indices, values, first_child, n_children, tables, slots, entries, bias, label, level, slopes, shifts, link,
-    most_children, n_inner, threshold, starts,
-):  # fmt: skip
-    """Return all labels of each row with at least this probability, and their probabilities; fills the indptr `starts`.
-
-    No label is more probable than its ancestors, so branches below the threshold are pruned."""
-    rows = Rows(indptr, indices, values)
-    weights = Weights(first_child, n_children, tables, slots, entries, bias)
-    tree = SearchTree(weights, label, level, slopes, shifts, link)
-    scratch = _new_scratch(indptr, most_children)
-    scores = scratch.scores
-    waiting, waiting_scores = empty(n_children.size, np.int64), empty(n_children.size, np.float32)
-    ids, probabilities, count = empty(1024, np.int64), empty(1024, np.float32), np.int64(0)
-    tolerance = minimum(_ONE, np.float32(1e-6) * slopes.size)  # for rounding
-    worth_opening = threshold * (_ONE - tolerance)
-    starts[0] = 0
-    for row in range(indptr.size - 1):
-        begin, end = np.uint64(indptr[row]), np.uint64(indptr[row + 1])
-        waiting[0], waiting_scores[0], size = 0, _ONE, 1
-        while size:
-            size -= 1
-            node, above = waiting[size], waiting_scores[size]
-            _expand(node, above, rows, begin, end, tree, scratch)
-            if count + n_children[node] > ids.size:
-                ids, probabilities = _doubled(ids, count), _doubled(probabilities, count)
-            for c in range(n_children[node]):
-                child = first_child[node] + c
-                if label[child] < 0:
-                    if scores[c] >= worth_opening:
-                        waiting[size], waiting_scores[size] = child, scores[c]
-                        size += 1
-                elif scores[c] >= threshold:
-                    ids[count], probabilities[count] = label[child], scores[c]
-                    count += 1
-        starts[row + 1] = count
-    return ids[:count], probabilities[:count]
-
-
-@kernel
-def _doubled(array, used):
-    """Return a copy with twice the capacity, at least that of a wide node."""
-    larger = empty(2 * array.size + 65536, array.dtype)
-    copy_into(larger, array, used)
-    return larger
-
-
 _EXPONENT = 0x7F80  # exponent bits of a bfloat16
 _LARGEST = (127 + 99) << 7  # that of 2**99, about 6e29
 
@@ -664,7 +621,7 @@ def hard_softmax(rows, trees, scratch, mass, touched, ids, probabilities):
             leaf = n_inner + _hard_leaf(trees.roots[t], rows, begin, end, trees, scratch)
             _score_children(leaf, rows, begin, end, weights, scratch)
             n = np.uint64(weights.n_children[leaf])
-            _to_probabilities(scores, n, SOFTMAX_LINK, _ONE, np.float32(0.0), share)
+            _to_probabilities(_numbers(scores), n, SOFTMAX_LINK, _ONE, np.float32(0.0), share)
             first = np.uint64(weights.first_child[leaf]) - np.uint64(n_inner)
             for q in range(n):
                 label = trees.classes[first + q]

@@ -24,8 +24,6 @@ _OPENING, _CLOSING = (np.uint64(0x02), np.uint64(0x03))  # markers before and af
 _SHIFT_32, _ZERO, _ONE = np.uint64(32), np.uint64(0), np.uint64(1)
 _FEW = 48
 _ASCII_END = np.uint64(0x80)
-
-
 _ASCII_WORD = np.array([chr(code).isalnum() or chr(code) == "_" for code in range(128)])
 
 
@@ -188,14 +186,14 @@ def sort_buckets(found, spare, n_found, bits):
 
 
 @kernel
-def hash_texts(
-    text, offsets, words, characters, bits, log_counts, unit_length, recent, found, spare, indptr, indices, values
-):
+def hash_texts(text, offsets, options, recent, found, spare, indptr, indices, values):
     """Hash texts into a CSR matrix and return its number of entries; text i is `text[offsets[i]:offsets[i+1]]`.
 
-    `words` and `characters` are the minimum and maximum n-gram length; a maximum of zero means none. `found` must
-    have room for the n-grams of any text, `indices` and `values` for the distinct n-grams of all texts.
+    The options, a plain tuple, are the minimum and maximum length of n-grams of words and of characters (a maximum of
+    zero means none), the bits of a column, whether to take logarithms of counts, and whether rows get unit length.
+    `found` must have room for the n-grams of any text, `indices` and `values` for the distinct n-grams of all texts.
     """
+    words, characters, bits, log_counts, unit_length = options
     shift = np.uint64(64) - np.uint64(bits)
     size = 0
     indptr[0] = 0
@@ -237,8 +235,9 @@ def _same_bytes(text, start, stop, other, first, end):
 
 
 @inline_kernel
-def _find_word(text, start, stop, hashed, slots, hashes, starts, arena):
-    """Return the slot of the word, or a free one, in the table `slots` of word numbers (-1: free)."""
+def _find_word(text, start, stop, hashed, words):
+    """Return the slot of the word, or a free one."""
+    slots, hashes, starts, arena = words
     mask = np.uint64(slots.size - 1)
     at = np.uint64(bucket(hashed, _ZERO)) & mask
     while slots[at] >= 0:
@@ -252,15 +251,16 @@ def _find_word(text, start, stop, hashed, slots, hashes, starts, arena):
 
 
 @kernel
-def count_words(
-    text, offsets, is_word, grow, slots, hashes, starts, arena, n_words, found, spare, bits, indptr, indices, counts
-):
+def count_words(text, offsets, is_word, grow, words, n_words, found, spare, bits, out):
     """Count the words of two characters or more of every text; the word numbers of a text are sorted and distinct.
 
-    `is_word` is true for the code points of word characters. Word j is the bytes starts[j] to starts[j + 1] of
-    `arena`; `slots` is a hash table of word numbers. If `grow`, new words get the next numbers, for which there must
-    be room. Numbers have at most `bits` bits. Returns the number of known words.
+    `is_word` is true for the code points of word characters. If `grow`, new words get the next numbers, for which there
+    must be room. Numbers have at most `bits` bits. The known words are a plain tuple: a hash table of word numbers (-1
+    where free), hashes, starts, and bytes, of which word j is starts[j] to starts[j + 1]; so is `out`, a CSR matrix.
+    Returns the number of known words.
     """
+    slots, hashes, starts, arena = words
+    indptr, indices, counts = out
     n = 0
     for i in range(offsets.size - 1):
         position, end, n_found = np.uint64(offsets[i]), np.uint64(offsets[i + 1]), 0
@@ -285,7 +285,7 @@ def count_words(
                         position += _ONE
                 length += _ONE
             if length > _ONE:
-                at = _find_word(text, start, position, hashed, slots, hashes, starts, arena)
+                at = _find_word(text, start, position, hashed, words)
                 if slots[at] < 0 and grow:
                     first = np.uint64(starts[n_words])
                     for b in range(position - start):
@@ -308,14 +308,15 @@ def count_words(
 
 
 @kernel
-def enter_words(n_words, slots, hashes, starts, arena):
+def enter_words(n_words, words):
     """Insert words into an empty table, and store their hashes."""
+    slots, hashes, starts, arena = words
     for word in range(n_words):
         hashed, first, end = _OFFSET, np.uint64(starts[word]), np.uint64(starts[word + 1])
         for b in range(first, end):
             hashed = (hashed ^ np.uint64(arena[np.uint64(b)])) * _PRIME
         hashes[word] = hashed
-        slots[_find_word(arena, first, end, hashed, slots, hashes, starts, arena)] = word
+        slots[_find_word(arena, first, end, hashed, words)] = word
 
 
 @kernel

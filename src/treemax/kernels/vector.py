@@ -12,6 +12,7 @@ from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic, models, register_model
 
+from treemax.kernels.intrinsics import data_of
 from treemax.kernels.jit import fast_inline_kernel
 
 WIDTH = 16
@@ -40,15 +41,16 @@ class _VectorModel(models.PrimitiveModel):
 
 
 def _place(context, builder, signature, arguments):
-    """Return a pointer to array[start] of a contiguous float32 array, without bounds checks."""
-    array_type = signature.args[0]
-    array = context.make_array(array_type)(context, builder, arguments[0])
-    place = builder.gep(array.data, [arguments[1]])
+    """Return where array[start] of float32 numbers is, without bounds checks."""
+    place = builder.gep(data_of(context, builder, signature.args[0], arguments[0]), [arguments[1]])
     return builder.bitcast(place, _FLOATS.as_pointer())
 
 
 def _is_floats(array):
-    return isinstance(array, types.Array) and array.dtype == types.float32 and array.layout == "C" and array.ndim == 1
+    """Return whether a type is that of a contiguous array or a pointer of float32 numbers."""
+    if isinstance(array, types.Array):
+        return array.dtype == types.float32 and array.layout == "C" and array.ndim == 1
+    return array == types.CPointer(types.float32)
 
 
 @intrinsic
@@ -77,7 +79,7 @@ def store(typing_context, array, start, value):
 
 
 def _converts_halves(context):
-    """Whether the processor converts half-precision numbers; if not, LLVM calls functions that Numba does not have."""
+    """Return whether the processor converts half-precision numbers; if not, LLVM calls functions that Numba lacks."""
     machine, _, features = context.codegen().magic_tuple()
     return machine.startswith(("aarch64", "arm64")) or "+f16c" in features.split(",")
 
@@ -471,12 +473,12 @@ def any_differs(typing_context, a, b):
 @intrinsic
 def prefetch(typing_context, array, index):
     """Prefetch array[index] into the cache."""
-    if not (isinstance(array, types.Array) and isinstance(index, types.Integer)):
+    if not (isinstance(array, (types.Array, types.CPointer)) and isinstance(index, types.Integer)):
         return None
 
     def generate(context, builder, signature, arguments):
-        made = context.make_array(signature.args[0])(context, builder, arguments[0])
-        place = builder.bitcast(builder.gep(made.data, [arguments[1]]), ir.IntType(8).as_pointer())
+        place = builder.gep(data_of(context, builder, signature.args[0], arguments[0]), [arguments[1]])
+        place = builder.bitcast(place, ir.IntType(8).as_pointer())
         _call_prefetch(builder, place)
         return context.get_dummy_value()
 

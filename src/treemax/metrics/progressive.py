@@ -300,7 +300,7 @@ def _parts(X: Any, y: Any, weights: Any, chunk_rows: int | None) -> Iterator[tup
 
 
 def _seconds() -> float:
-    """The time, without that of compiling kernels."""
+    """Return the time, without that of compiling kernels."""
     return perf_counter() - seconds_of_compiling()
 
 

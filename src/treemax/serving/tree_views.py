@@ -51,31 +51,31 @@ class TreeView(Protocol):
     root: int
 
     def __contains__(self, node: int) -> bool:
-        """Whether there is such a node."""
+        """Return whether there is such a node."""
 
     def parent(self, node: int) -> int:
-        """The parent of a node, -1 for the root."""
+        """Return the parent of a node, -1 for the root."""
 
     def children(self, node: int) -> Sequence[int]:
-        """The children of a node."""
+        """Return the children of a node."""
 
     def size(self, node: int) -> int:
-        """The number of labels below a node."""
+        """Return the number of labels below a node."""
 
     def labels(self, node: int, most: int) -> tuple[Ids, NDArray[Any] | None]:
-        """Labels below a node, `most` of the most frequent at least if there are as many; and how often each was here."""
+        """Return labels below a node, the `most` frequent or more if there are as many, and their counts."""
 
     def rows(self, node: int) -> int | None:
-        """The number of training rows, or of labels of rows, below a node, where known."""
+        """Return the number of training rows, or of labels of rows, below a node, where known."""
 
     def leaves(self, label: int) -> list[int]:
-        """The leaves that have a label, the one with the most rows first where that is known."""
+        """Return the leaves that have a label, the one with the most rows first where that is known."""
 
     def columns(self, node: int) -> NDArray[np.uint32] | None:
-        """The features that decide at a node; None where the decision is not linear in the features."""
+        """Return the features that decide at a node; None where the decision is not linear in the features."""
 
     def weights(self, node: int, children: Sequence[int], columns: NDArray[np.uint32]) -> NDArray[Any]:
-        """The weights of features for some children of a node: children x features."""
+        """Return the weights of features for some children of a node: children x features."""
 
 
 def views_of(model: Any) -> list[TreeView]:

@@ -296,7 +296,7 @@ class HashingText(TextInput, TransformerMixin, BaseEstimator):
         return self
 
     def fit_transform(self, texts: Any, y: Any = None) -> sp.csr_matrix:
-        """Same as `transform`."""
+        """Transform texts, as `transform` does."""
         return self.fit().transform(texts)
 
     def transform(self, texts: Any) -> sp.csr_matrix:
@@ -356,21 +356,9 @@ class HashingText(TextInput, TransformerMixin, BaseEstimator):
         distinct = int(np.minimum(grams, 2 ** int(self.bits)).sum())
         indptr = np.empty(len(offsets), dtype=np.int64)
         indices, values = np.empty(distinct, dtype=np.int32), np.empty(distinct, dtype=np.float32)
-        size = hash_texts(
-            text,
-            offsets,
-            words,
-            characters,
-            int(self.bits),
-            bool(self.log_counts),
-            bool(self.unit_length),
-            np.empty(max(1, int(words[1])), dtype=np.uint64),
-            found,
-            np.empty_like(found),
-            indptr,
-            indices,
-            values,
-        )
+        options = words, characters, int(self.bits), bool(self.log_counts), bool(self.unit_length)
+        recent = np.empty(max(1, int(words[1])), dtype=np.uint64)
+        size = hash_texts(text, offsets, options, recent, found, np.empty_like(found), indptr, indices, values)
         return np.diff(indptr), indices[:size].copy(), values[:size].copy()
 
 

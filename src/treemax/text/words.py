@@ -110,9 +110,9 @@ class _PlainWords:
         indptr = np.zeros(len(offsets), dtype=np.int64)
         indices, counts = np.empty(most, dtype=np.int32), np.empty(most, dtype=np.float32)
         self._n_words = count_words(
-            text, offsets, _word_characters(128 if plain else 0x110000), self._grows, self._slots, self._hashes, self._starts,
-            self._arena, self._n_words, np.empty(most, dtype=np.uint32), np.empty(most, dtype=np.uint32),
-            len(self._hashes).bit_length(), indptr, indices, counts,
+            text, offsets, _word_characters(128 if plain else 0x110000), self._grows, self._table, self._n_words,
+            np.empty(most, dtype=np.uint32), np.empty(most, dtype=np.uint32), len(self._hashes).bit_length(),
+            (indptr, indices, counts),
         )  # fmt: skip
         return indptr, indices[: indptr[-1]].copy(), counts[: indptr[-1]].copy()
 
@@ -129,7 +129,11 @@ class _PlainWords:
         """Rebuild the hash table with this capacity."""
         self._hashes = np.zeros(capacity, dtype=np.uint64)
         self._slots = np.full(2 ** (2 * capacity).bit_length(), -1, dtype=np.int32)
-        enter_words(self._n_words, self._slots, self._hashes, self._starts, self._arena)
+        enter_words(self._n_words, self._table)
+
+    @property
+    def _table(self) -> tuple[Any, ...]:
+        return (self._slots, self._hashes, self._starts, self._arena)
 
 
 def _longer(array: NDArray[Any], length: int) -> NDArray[Any]:

@@ -87,7 +87,7 @@ def tune(
     y : vector, list of label lists, or indicator matrix
         As in `fit`.
     minutes : float
-        Time budget, including training on all rows at the end.
+        Time budget, including training on all rows at the end, without compiling for the first use.
     metric : str or None
         The metric to maximise: "P@k", "PSP@k", "nDCG@k" with a number for k, "macro-F1" or "micro-F1" (of the labels
         of `predict`; with @k, of the top k). None is "P@1", and "P@5" for multi-label data.

@@ -11,10 +11,12 @@ from collections.abc import Callable
 from types import FrameType
 from typing import Any, TypeVar
 
+from treemax.kernels.jit import is_compiling, seconds_of_compiling
 from treemax.parallel.threads import interruptible
 
 Answer = TypeVar("Answer")
 AGAIN = 1.0  # seconds after which a trial is interrupted again if it ignored the first
+SHORTEST_WAIT = 0.01  # seconds; while kernels are compiled, the time that is left does not get less
 
 
 class TimeLimitExceeded(Exception):
@@ -25,8 +27,12 @@ class SearchInterrupted(BaseException):
     """Ctrl-C ends the search. Like `KeyboardInterrupt`, not an `Exception`."""
 
 
+def _seconds_without_compiling() -> float:
+    return time.monotonic() - seconds_of_compiling()
+
+
 class Watch:
-    """The clock of a search, used as a context manager.
+    """The clock of a search, used as a context manager. It stops while kernels are compiled, once on a machine.
 
     `run` calls a function that a timer or Ctrl-C may interrupt. Outside it Ctrl-C only sets `stopped`, so that nothing
     is left half written; a second Ctrl-C interrupts immediately. Only the main thread receives Ctrl-C and can be
@@ -36,7 +42,7 @@ class Watch:
     def __init__(self, seconds: float) -> None:
         self.seconds = seconds
         self.stopped = False
-        self._start = time.monotonic()
+        self._start = _seconds_without_compiling()
         self._lock = threading.Lock()
         self._working = False
         self._alarm_rang = False  # until the handler is called
@@ -58,7 +64,7 @@ class Watch:
 
     @property
     def elapsed(self) -> float:
-        return time.monotonic() - self._start
+        return _seconds_without_compiling() - self._start
 
     @property
     def remaining(self) -> float:
@@ -82,6 +88,10 @@ class Watch:
                 raise TimeLimitExceeded from None
             self.stopped = True
             raise SearchInterrupted from None
+        except Exception:
+            if self.stopped:  # Ctrl-C in a callback of the compiler, which then fails in its own way
+                raise SearchInterrupted from None
+            raise
         finally:
             self._working = False
             with self._lock:
@@ -89,8 +99,13 @@ class Watch:
 
     def _alarm(self, limit: float, done: threading.Event) -> None:
         """Interrupt the main thread after `limit` seconds, and again if the exception was lost in a callback."""
+        end = _seconds_without_compiling() + limit
         wait = max(limit, 0.0)
         while not done.wait(wait):
+            wait = end - _seconds_without_compiling()
+            if wait > 0:  # kernels were compiled meanwhile
+                wait = max(wait, SHORTEST_WAIT)
+                continue
             with self._lock:
                 if not done.is_set():
                     self._alarm_rang = True
@@ -101,7 +116,7 @@ class Watch:
         """Handle the timer and Ctrl-C; Python calls it in the main thread between two instructions."""
         if self._alarm_rang:
             self._alarm_rang = False
-            if self._working:
+            if self._working and not is_compiling():  # an interrupted compiler may fail later; the alarm rings again
                 self._over_time = True
                 raise KeyboardInterrupt
             return

@@ -5,7 +5,7 @@ import pytest
 
 import treemax
 from treemax.inputs.labels import Targets
-from treemax.models.label_tree.choices import TEMPERATURES, USUAL_TEMPERATURE, choose_temperature
+from treemax.models.label_tree.choices import TEMPERATURES, USUAL_TEMPERATURE, choose_cost, choose_temperature
 from treemax.models.label_tree.estimator import LabelTree
 
 
@@ -61,3 +61,35 @@ def test_a_fitted_tree_has_a_temperature_that_is_saved(temperature, expected, tm
 def test_without_held_out_rows_the_temperature_is_the_usual_one():
     X, y = np.eye(6, dtype=np.float32), np.arange(6)
     assert LabelTree(passes=1, verbose=0).fit(X, y).temperature_ == USUAL_TEMPERATURE
+
+
+# --- the cost ------------------------------------------------------------------------------------------
+
+
+def test_the_cost_of_several_trees_is_chosen_on_the_nodes_of_all(monkeypatch):
+    random = np.random.RandomState(0)
+    X, y = random.rand(600, 20).astype(np.float32), random.randint(30, size=600)
+    seen = []
+
+    def watched(trees, targets, commons, run):
+        seen.extend((id(tree), common.seed) for tree, common in zip(trees, commons))
+        alone = [choose_cost([tree], targets, [common], run) for tree, common in zip(trees, commons)]
+        found = choose_cost(trees, targets, commons, run)
+        assert min(alone) <= found <= max(alone) and len(set(alone)) == 3
+        return found
+
+    monkeypatch.setattr("treemax.models.label_tree.training.choose_cost", watched)
+    model = LabelTree(max_leaf=5, n_trees=3, verbose=0).fit(X, y)
+    assert len(set(seen)) == 3 and 0.25 <= model.cost_ <= 4
+
+
+# --- the number of labels below a node -----------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("settings", "most"), [({}, 150), ({"n_trees": 2}, 60), ({"n_trees": 2, "max_leaf": 80}, 80)])
+def test_trees_of_a_forest_have_smaller_nodes_if_rows_have_one_label(settings, most):
+    X, y = np.random.RandomState(0).rand(400, 20).astype(np.float32), np.arange(400) % 200
+    labels_below = LabelTree(verbose=0, **settings).fit(X, y).label_tree().n_children.max()
+    assert most / 2 < labels_below <= most
+    several = LabelTree(verbose=0, n_trees=2).fit(X, [[label, (label + 1) % 200] for label in y.tolist()])
+    assert several.label_tree().n_children.max() == 100

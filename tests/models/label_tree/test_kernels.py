@@ -12,7 +12,7 @@ from treemax.inputs.labels import ALL_ONE, Targets
 from treemax.inputs.rows import as_rows, read_only
 from treemax.kernels import vector
 from treemax.kernels.jit import fast_kernel, kernel
-from treemax.models.label_tree import kernels
+from treemax.models.label_tree import kernels, solver_kernels
 from treemax.models.label_tree.nodes import LOSSES, SLOPES, LevelStatistics, empty_statistics, node_problems
 from treemax.trees import Tree, complete_tree, huffman_tree, random_tree
 
@@ -49,7 +49,7 @@ class Trained:
         found = kernels.train_siblings(
             source.arrays, self.rows, self.rows,
             kernels.Siblings(indptr, children, n_children, read_only(row_weights), read_only(pair_weights)),
-            kernels.Solver(LOSSES[loss], np.float32(cost), np.float32(small)),
+            solver_kernels.Solver(LOSSES[loss], np.float32(cost), np.float32(small)),
             kernels.Plan(np.float32(1), passes, held, SEED, np.float32(least)),
             statistics, np.ones(source.n_features, dtype=bool), self.scratch,
         )  # fmt: skip
@@ -136,6 +136,38 @@ def shuffled(n):
     return order
 
 
+def logistic_step(alpha, margin, squares, cost):
+    """Two of Newton's steps towards cost * P(wrong after the step)."""
+
+    def wrong(at):
+        return 1 / (1 + np.exp(margin + squares * (at - alpha)))
+
+    lower, upper = np.minimum(alpha, wrong(alpha) * cost), np.maximum(alpha, wrong(alpha) * cost)
+    moved = alpha - margin / squares
+    for _ in range(2):
+        moved = np.clip(moved, lower, upper)
+        chance = wrong(moved)
+        excess = moved - chance * cost
+        lower, upper = np.where(excess > 0, lower, moved), np.where(excess > 0, moved, upper)
+        moved = moved - excess / (1 + cost * squares * chance * (1 - chance))
+    matters = np.abs(wrong(alpha) * cost - alpha) > 1e-3 * cost
+    return np.where(matters, np.clip(moved, lower, upper), alpha)
+
+
+@pytest.mark.parametrize("cost", [1e-3, 0.3, 10.0, 100.0])
+@pytest.mark.parametrize("length", [0.0, 1.0, 3.0])
+def test_a_logistic_step_is_nearly_the_best(length, cost):
+    """Of one row, the bias is the dual variable: the best is cost * P(wrong), which bisection finds."""
+    squares, low, high = length**2 + 1, 0.0, cost
+    for _ in range(60):
+        middle = (low + high) / 2
+        too_low = np.log(cost / middle - 1) > squares * middle
+        low, high = (middle, high) if too_low else (low, middle)
+    found = [Trained(np.array([[length]]), [[0]], 1, "logistic", cost, passes=passes).bias[0] for passes in (1, 4)]
+    assert (0.95 if squares * cost <= 30 else 0.5) < found[0] / low < 1.001
+    assert 0.98 < found[1] / low < 1.001
+
+
 def plain_passes(X, lists, n_children, loss, cost, passes, held=None):
     """One coordinate at a time, in the order of the kernel, in double precision; rows held are passed over."""
     n = len(X)
@@ -158,10 +190,7 @@ def plain_passes(X, lists, n_children, loss, cost, passes, held=None):
                 gradient = truth[i] * scores - 1 + alphas[i] / (2 * cost)
                 moved = np.maximum(alphas[i] - gradient / (squares[i] + 0.5 / cost), 0.0)
             else:
-                wrong = 1 / (1 + np.exp(truth[i] * scores))
-                gap = wrong * cost - alphas[i]
-                change = gap / max(1.0, 0.25 + squares[i] * cost)
-                moved = alphas[i] + np.where(np.abs(gap) > 1e-3 * cost, change, 0.0)
+                moved = logistic_step(alphas[i], truth[i] * scores, squares[i], cost)
             weights += np.outer(with_one[i], (moved - alphas[i]) * truth[i])
             alphas[i] = moved
     return weights[:-1], weights[-1]

@@ -17,6 +17,7 @@ from treemax.models.label_tree import kernels as siblings
 from treemax.models.label_tree import lasso_kernels as kernels
 from treemax.models.label_tree.lasso import held_out, train_l1
 from treemax.models.label_tree.nodes import LOSSES, empty_statistics
+from treemax.models.label_tree.solver_kernels import SQUARED_HINGE, Solver
 
 
 def problem(n_rows, n_children, n_features=25, seed=0, share=0.4, most=3):
@@ -39,7 +40,7 @@ def solve(X, lists, n_children, loss, cost=1.0, passes=2000, held=None, rows=Non
     scratch = np.zeros(source.n_features, dtype=np.uint32)
     features, weights, _, held_scores = kernels.train_sparsely(
         source.arrays, rows, siblings.Siblings(indptr, children, n_children, read_only(weights), ALL_ONE),
-        siblings.Solver(LOSSES[loss], np.float32(cost), np.float32(0)),
+        Solver(LOSSES[loss], np.float32(cost), np.float32(0)),
         siblings.Plan(np.float32(1), passes, 0, 3, np.float32(0)), held, scratch,
     )  # fmt: skip
     assert not scratch.any(), "the scratch is left as it was"
@@ -180,7 +181,7 @@ def test_the_same_rows_are_held_out_as_with_the_other_penalty():
         everything = np.ones(source.n_features, dtype=bool)
         kept = train(
             source.arrays, rows, rows, siblings.Siblings(indptr, children, 5, ALL_ONE, ALL_ONE),
-            siblings.Solver(siblings.SQUARED_HINGE, np.float32(1), np.float32(0)),
+            Solver(SQUARED_HINGE, np.float32(1), np.float32(0)),
             siblings.Plan(np.float32(1), 10, 4, 3, np.float32(0.1)), statistics, everything, scratch,
         )  # fmt: skip
         found.append(statistics.histogram.sum(axis=1).tolist())

@@ -10,6 +10,7 @@ import scipy.sparse as sp
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.fuzz.mutations import with_changed_number
 from treemax.inputs.rows import as_rows
 from treemax.kernels import search as kernels
 from treemax.models.label_tree.model import LabelTreeModel
@@ -563,25 +564,10 @@ def mutant(random):
     seed = random.randint(40)
     link = ("softmax", "logistic")[random.randint(2)]
     tree = uneven_tree(random.randint(1, 15), seed)
-    arrays = {name: array.copy() for name, array in RandomModel(tree, seed, link).packed.arrays().items()}
+    arrays = dict(RandomModel(tree, seed, link).packed.arrays())
     for _ in range(random.randint(1, 4)):
         name = list(arrays)[random.randint(len(arrays))]
-        array = arrays[name]
-        if len(array) == 0:
-            continue
-        at = random.randint(len(array))
-        raw = array.view(f"u{array.itemsize}")
-        kind = random.randint(5)
-        if kind == 0:
-            raw[at] ^= raw.dtype.type(1 << random.randint(8 * array.itemsize))
-        elif kind == 1:
-            raw[at] = raw[random.randint(len(array))]
-        elif kind == 2:
-            raw[at] = raw.dtype.type(np.iinfo(raw.dtype).max >> random.randint(4))
-        elif kind == 3:
-            arrays[name] = np.delete(array, at)
-        else:
-            raw[at] = raw.dtype.type(random.randint(20))
+        arrays[name] = with_changed_number(arrays[name], random)
     return arrays, link
 
 

@@ -140,7 +140,7 @@ class DecidingEstimator(SharedEstimator):
     def _weighted_multiclass(
         self, rows: Rows, k: int, weights: LabelWeights
     ) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
-        """The weighted top k of a calibrated multi-class model, whose probabilities depend on the leading scores.
+        """Return the weighted top k of a calibrated multi-class model, which depends on the leading scores.
 
         Calibration scales all labels but the leading ones by the same factor, so that the search may rank by score.
         """

@@ -70,15 +70,15 @@ class LabelChanges:
         return np.array([head if part < 0 else part for head, part in parts], dtype=np.int64)
 
     def present(self, n_labels: int) -> Floats:
-        """Weights of all labels: 0 for those that were forgotten, else 1."""
+        """Return weights of all labels: 0 for those that were forgotten, else 1."""
         return self._masked("present", n_labels, self.forgotten)
 
     def kept(self, n_labels: int) -> Floats:
-        """Weights of all labels: 0 also for those that were merged into others."""
+        """Return weights of all labels: 0 also for those that were merged into others."""
         return self._masked("kept", n_labels, self.forgotten, self.merged)
 
     def unmerged(self, n_labels: int) -> Floats:
-        """Weights of all labels: 0 also for those that others were merged into."""
+        """Return weights of all labels: 0 also for those that others were merged into."""
         return self._masked("unmerged", n_labels, self.forgotten, self.merged, self.merged.values())
 
     def _masked(self, name: str, n_labels: int, *hidden: Iterable[int]) -> Floats:
@@ -357,7 +357,7 @@ class ChangeableLabels(SharedEstimator):
         return best_weighted(np.hstack([ids, heads]), np.hstack([probabilities, self._of_merged(rows)]), values, k)
 
     def _of_merged(self, rows: Rows) -> Floats:
-        """Probabilities of the labels that others were merged into, in columns."""
+        """Return probabilities of the labels that others were merged into, in columns."""
         members = self._changes.members
         ids = np.ascontiguousarray(np.broadcast_to(members, (len(rows), len(members))))
         return self._changes.united(self._scored_labels(rows, ids)[1], self.multi_label_)

@@ -20,7 +20,7 @@ from treemax.models.base.empty_rows import EmptyRows, replace_rows, without_know
 from treemax.models.base.explaining import as_table, explain_row
 from treemax.models.base.label_weights import LabelWeights
 from treemax.models.base.new_labels import GrowingLabels
-from treemax.models.base.predictor import Predictor
+from treemax.models.base.single_rows import Predictor
 from treemax.models.base.taxonomies import TaxonomyEstimator
 from treemax.models.base.thread_safety import read_access, read_access_by_rows
 from treemax.models.calibration import largest
@@ -62,15 +62,15 @@ class PredictingEstimator(DecidingEstimator, TaxonomyEstimator, GrowingLabels):
         return self.model_.top_k(rows, k, self._search(), self._threads())
 
     def _probabilities(self, rows: Rows) -> NDArray[np.float32]:
-        """Scores of all labels for each row."""
+        """Return scores of all labels for each row."""
         return self.model_.probabilities(rows, self._search(), self._threads())
 
     def _above(self, rows: Rows, threshold: float) -> SparseProbabilities:
-        """Row, id and score of all labels with at least this score, sorted by row and id."""
+        """Return row, id and score of all labels with at least this score, sorted by row and id."""
         return self.model_.above(rows, threshold, self._search(), self._threads())
 
     def _probabilities_of(self, rows: Rows, ids: NDArray[np.int64]) -> NDArray[np.float32]:
-        """Scores of given labels, ids[i] those of row i; 0 where the id is -1."""
+        """Return scores of given labels, ids[i] those of row i; 0 where the id is -1."""
         return self.model_.of_labels(rows, ids, self._search(), self._threads())
 
     def _trace(self, row: Rows, ids: list[int], scores: list[float]) -> Trace:
@@ -202,7 +202,7 @@ class PredictingEstimator(DecidingEstimator, TaxonomyEstimator, GrowingLabels):
         return self._changed_of_labels(rows, ids, probabilities) if self._changes else probabilities
 
     def _scored_labels(self, rows: Rows, ids: NDArray[np.int64]) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
-        """Scores before calibration and probabilities of given labels, 0 where the id is -1."""
+        """Return scores before calibration and probabilities of given labels, 0 where the id is -1."""
         scores = self._probabilities_of(rows, ids)
         if self.multi_label_ or not self.calibration_.changes_scores:
             answer = self.calibration_.probabilities(scores)
@@ -251,7 +251,7 @@ class PredictingEstimator(DecidingEstimator, TaxonomyEstimator, GrowingLabels):
         return self._changed_of_all(answer) if self._changes else answer
 
     def _calibrated_all(self, rows: Rows) -> NDArray[np.float32]:
-        """Probabilities of all labels, before rows without known features and changes of labels are considered."""
+        """Return probabilities of all labels, without regard to changed labels and rows without known features."""
         scores = self._probabilities(rows)
         if self.multi_label_ or not self.calibration_.changes_scores:
             return self.calibration_.probabilities(scores)
@@ -259,7 +259,7 @@ class PredictingEstimator(DecidingEstimator, TaxonomyEstimator, GrowingLabels):
         return self.calibration_.multiclass_probabilities(scores, largest(scores, LEADING), is_first)
 
     def _all_probabilities(self, rows: Rows) -> NDArray[np.float32]:
-        """Probabilities of all labels as in `predict_topk`: those of a multi-class model are not scaled to sum to one."""
+        """Return probabilities of all labels as in `predict_topk`: those of a multi-class model need not sum to one."""
         answer, unknown = self._calibrated_all(rows), self._unknown(rows)
         if unknown is not None:
             answer[unknown] = self._frequencies_if_unknown(answer.shape[1])
@@ -273,19 +273,19 @@ class PredictingEstimator(DecidingEstimator, TaxonomyEstimator, GrowingLabels):
     def _calibrated_top(
         self, rows: Rows, k: int, weights: LabelWeights | None = None
     ) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
-        """Ids and probabilities of the k most probable labels; with `weights`, of the k best by probability x weight."""
+        """Return ids and probabilities of the k most probable labels, or best by probability x weight."""
         if weights is not None:
             return (self._merged_top if self._changes.merged else self._weighted_top)(rows, k, weights)
         ids, _, probabilities = self._scored_top(rows, k)
         return ids, probabilities
 
     def _best(self, rows: Rows) -> NDArray[np.int64]:
-        """Id of the most probable label of each row."""
+        """Return the id of the most probable label of each row."""
         return self._with_some_label(self._calibrated_top(rows, 1, self._weights_of_labels(None, None, None))[0][:, 0])
 
     def _candidates(self, rows: Rows, k: int) -> tuple[NDArray[np.int64], NDArray[np.float32], NDArray[np.float32]]:
-        """Ids, scores before calibration and probabilities of the k best labels that were not forgotten, parts of merged
-        labels by themselves."""
+        """Return ids, scores before calibration and probabilities of the k best labels that were not forgotten, parts
+        of merged labels by themselves."""
         if not self._changes.forgotten:
             return self._scored_top(rows, min(k, len(self.label_index_)))
         weights = LabelWeights(self._changes.present(len(self.label_index_)))
@@ -293,7 +293,7 @@ class PredictingEstimator(DecidingEstimator, TaxonomyEstimator, GrowingLabels):
         return ids, *self._scored_labels(rows, ids)
 
     def _scored_top(self, rows: Rows, k: int) -> tuple[NDArray[np.int64], NDArray[np.float32], NDArray[np.float32]]:
-        """Ids, scores before calibration and probabilities of the k most probable labels."""
+        """Return ids, scores before calibration and probabilities of the k most probable labels."""
         if self.multi_label_ or not self.calibration_.changes_scores:
             ids, scores = self._top(rows, k)
             probabilities = self.calibration_.probabilities(scores)
@@ -310,7 +310,7 @@ class PredictingEstimator(DecidingEstimator, TaxonomyEstimator, GrowingLabels):
         return ids, scores, probabilities
 
     def _calibrated_above(self, rows: Rows, threshold: float) -> SparseProbabilities:
-        """Row, id and probability of all labels with at least this probability, sorted by row and id."""
+        """Return row, id and probability of all labels with at least this probability, sorted by row and id."""
         found = self._unchanged_above(rows, threshold)
         return self._changed_above(rows, threshold, found) if self._changes else found
 
@@ -331,7 +331,7 @@ class PredictingEstimator(DecidingEstimator, TaxonomyEstimator, GrowingLabels):
         return replace_rows(found, unknown, frequent, frequencies[frequent])
 
     def _multiclass_above(self, rows: Rows, threshold: float) -> SparseProbabilities:
-        """Row, id and probability of a superset of the labels with at least this probability, for a multi-class model."""
+        """Return row, id and probability of a superset of the labels above a threshold, for a multi-class model."""
         first, leading = self._leading(rows)
         n_leading = first.shape[1]
         row_of, ids, scores = np.repeat(np.arange(len(rows)), n_leading), first.ravel(), leading.ravel()
@@ -364,11 +364,11 @@ class PredictingEstimator(DecidingEstimator, TaxonomyEstimator, GrowingLabels):
         return np.insert(row_of, place, empty), np.insert(ids, place, first)
 
     def _unknown(self, rows: Rows) -> NDArray[np.int64] | None:
-        """Rows without any feature seen in training, or None; only in sparse data, since a dense zero is a value."""
+        """Return rows without any feature seen in training, or None; only if sparse, since a dense zero is a value."""
         return without_known_features(rows, self.n_features_in_) if self.sparse_input_ else None
 
     def _frequencies(self, n_labels: int) -> NDArray[np.float32]:
-        """Relative frequencies of the first labels; `label_counts_` may differ in length while another thread learns."""
+        """Return relative frequencies of the first labels, whose number may differ while another thread learns."""
         weighted = self.label_weights_ is not None
         known = self.label_weights_ if self.label_weights_ is not None else self.label_counts_
         counts = np.zeros(n_labels, dtype=known.dtype)

@@ -39,10 +39,11 @@ class SharedEstimator(CheckedParameters):
 
     def _with_read_access(self: Own, work: Callable[..., Result], *args: Any, **options: Any) -> Result:
         """Call `work` with a snapshot of the estimator, whose model does not change during the call."""
-        if "model_" in self.__dict__:
-            self._check_when_used()  # here, since the result is cached on the instance
         # Not `self._snapshot()`, which takes the lock of an online model once more.
-        return work(SharedEstimator._snapshot(self), *args, **options)
+        snapshot = SharedEstimator._snapshot(self)
+        if "model_" in snapshot.__dict__ and snapshot._check_when_used():
+            self._check_when_used()  # the next call need not; but another thread may have set parameters
+        return work(snapshot, *args, **options)
 
     def _with_snapshot(self: Own, work: Callable[..., Result], *args: Any, **options: Any) -> Result:
         """Call `work` in the same way, where it may take long."""

@@ -67,7 +67,7 @@ class DoubleSamplingModel(FromAllProbabilities):
         return self.statistics.n_labels
 
     def top_k(self, rows: Rows, k: int, search: Search, threads: int = 1) -> tuple[NDArray[np.int64], Floats]:
-        """The k best labels of each row, best first, and their probabilities; -1 where there are fewer candidates."""
+        """Return the k best labels of each row and their probabilities; -1 where there are fewer candidates."""
         sparse, k = sparsified(rows), min(k, self.n_labels)
         ids, best = empty_top_k(len(rows), k)
 
@@ -110,7 +110,7 @@ class DoubleSamplingModel(FromAllProbabilities):
         return out
 
     def trace(self, row: Rows, ids: list[int], scores: list[float], search: Search) -> Trace:
-        """What each joint feature adds to the score of labels, for `explain`; none for a label that is no candidate."""
+        """Return what each joint feature adds to the score of labels, for `explain`; none for other than candidates."""
         found = self.statistics.similarities(sparsified(row), np.array([ids]), np.array([-1]))[0] * self.weights
         branch = f"rank among {min(search.n_candidates, self.n_labels):,} candidates"
         steps = [

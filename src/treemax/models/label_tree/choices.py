@@ -7,7 +7,7 @@ calibration use the scores of the tree trained without the held-out rows.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -16,22 +16,22 @@ from numpy.typing import NDArray
 from treemax.inputs.labels import ALL_ONE, Targets
 from treemax.inputs.rows import SparseRows, read_only
 from treemax.models.calibration import Calibration, calibration_from_top_k, labels_to_rank, mean_precision
-from treemax.models.label_tree import kernels
+from treemax.models.label_tree import kernels, solver_kernels
 from treemax.models.label_tree.model import LabelTreeModel
 from treemax.models.label_tree.nodes import LOSSES, SMALL, Common, platt, siblings_of
 from treemax.parallel.pools import Arrays, Table
 from treemax.trees import Tree
 
-COSTS = {  # the middle one is the default
+COSTS = {  # each is the one before times a constant; the middle one is the default
     "squared_hinge": np.array([0.25, 0.5, 1.0, 2.0, 4.0], dtype=np.float32),
-    "logistic": np.array([1.0, 2.0, 4.0, 8.0, 16.0], dtype=np.float32),
+    "logistic": np.array([1.0, 3.0, 9.0, 27.0, 81.0], dtype=np.float32),
 }
 PASSES = 2  # for each cost
 HELD_SHARE = 5  # one row in five is held out to compare costs
 LABELS = 32  # labels of each sampled node
 SHARE_OF_WORK = 0.012  # fraction of all pairs of row and child that is spent on comparing costs
 MIN_ROWS, MAX_ROWS = 12_000, 400_000  # total number of rows of the sampled nodes
-PRIOR = 2.0  # penalty in nats, times the squared number of doublings of the default cost
+PRIOR = 2.0  # penalty in nats, times the squared number of steps from the default cost
 TEMPERATURES, USUAL_TEMPERATURE = (1.0, 1.32, 1.75, 2.3), 1.75
 TEMPERATURE_PRIOR = 1.0  # penalty in rows, times the squared number of doublings of the usual temperature
 CALIBRATION_ROWS = 2_000  # at most this many rows,
@@ -57,17 +57,18 @@ def default_cost(loss: str) -> float:
     return float(COSTS[loss][len(COSTS[loss]) // 2])
 
 
-def choose_cost(tree: Tree, targets: Targets, common: Common, run: RunProblems) -> float:
-    """Return the cost of the nodes above labels that maximises the likelihood of held-out rows."""
-    costs = COSTS[common.settings.loss]
-    problems = cost_problems(tree, targets, common.seed)
+def choose_cost(trees: Sequence[Tree], targets: Targets, commons: Sequence[Common], run: RunProblems) -> float:
+    """Return the cost of the nodes above labels that maximises the likelihood of held-out rows in all trees."""
+    loss = commons[0].settings.loss
+    costs = COSTS[loss]
     histograms = np.zeros((len(costs), 2, kernels.BINS))
-    for (histogram,) in run(try_costs, common, problems):
-        histograms += histogram
+    for tree, common in zip(trees, commons, strict=True):
+        for (histogram,) in run(try_costs, common, cost_problems(tree, targets, common.seed)):
+            histograms += histogram
     losses = np.array([platt(wrong, right)[2] for wrong, right in histograms])
-    doublings = np.arange(len(costs)) - len(costs) // 2
-    losses += PRIOR * doublings**2
-    return default_cost(common.settings.loss) * 2.0 ** lowest_point(doublings, losses)
+    steps = np.arange(len(costs)) - len(costs) // 2
+    losses += PRIOR * steps**2
+    return default_cost(loss) * float(costs[1] / costs[0]) ** lowest_point(steps, losses)
 
 
 def lowest_point(x: NDArray[np.int64], y: NDArray[np.float64]) -> float:
@@ -93,7 +94,7 @@ def try_costs(table: Table, rows: NDArray[np.uint32], common: Common, problem: C
     source, loss, costs = table.rows, LOSSES[common.settings.loss], COSTS[common.settings.loss]
     assert isinstance(source, SparseRows)
     rows, seed, n = read_only(rows), common.seed + problem.node, len(rows)
-    siblings, solvers = siblings_of(problem), [kernels.Solver(loss, cost, SMALL) for cost in costs]
+    siblings, solvers = siblings_of(problem), [solver_kernels.Solver(loss, cost, SMALL) for cost in costs]
     with table.scratch() as scratch:
         order, local, features = kernels.local_problem(source.arrays, rows, np.float32(common.length), seed, scratch)
     inverse = np.empty((len(costs), n), np.float32)
@@ -102,7 +103,7 @@ def try_costs(table: Table, rows: NDArray[np.uint32], common: Common, problem: C
     positive = kernels.positive_bits(order, siblings).reshape(-1, n)
     held = kernels.held_places(read_only(problem.rows), order, HELD_SHARE)
     last_pass = PASSES * (len(costs) + 1)
-    visits = kernels.visits(n, last_pass, seed)
+    visits = solver_kernels.visits(n, last_pass, seed)
     weights, alphas = kernels.aligned((len(features) + 1) * 16), kernels.aligned(n * 16)
     active = np.empty(n, np.uint32)
     row_costs = kernels.empty_costs(n, siblings)
@@ -114,9 +115,9 @@ def try_costs(table: Table, rows: NDArray[np.uint32], common: Common, problem: C
             resting = np.zeros(n, np.int32)
             resting[held] = last_pass
             kernels.write_costs(order, solver.cost, siblings, b, row_costs)
-            block = kernels.Block(own_positive, valid, inverse[c], row_costs, weights, alphas, resting)
-            kernels.run_passes(PASSES * (c + (c > 0)), PASSES * (c + 2), visits, local, block, active, solver)
-            kernels.score_held(held, local, weights, scores[c, b])
+            block = solver_kernels.Block(own_positive, valid, inverse[c], row_costs, weights, alphas, resting)
+            solver_kernels.run_passes(PASSES * (c + (c > 0)), PASSES * (c + 2), visits, local, block, active, solver)
+            solver_kernels.score_held(held, local, weights, scores[c, b])
     histograms = np.zeros((len(costs), 2, kernels.BINS))
     no_slopes = (np.empty(0, np.float32), np.empty(0))
     for own_scores, histogram in zip(scores, histograms):

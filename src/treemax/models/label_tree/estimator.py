@@ -35,6 +35,7 @@ from treemax.parallel.threads import thread_count
 from treemax.parameters import check_choice, check_number, is_auto
 from treemax.trees import Tree, check_tree, combined_vectors, given_vectors, is_hierarchy, unseen_labels
 
+MAX_LEAF, MAX_LEAF_OF_FOREST = 150, 60  # labels below a node; of several trees, if rows have one label
 COST_OF_TEXTS = (
     8.0  # cost of the features of an unseen label, in examples: a larger one finds more unseen labels and fewer others
 )
@@ -55,8 +56,9 @@ class LabelTree(WithHierarchy):
         How labels are grouped: by balanced hierarchical k-means of their examples, independently of the examples, or
         by a given hierarchy: pairs (parent, child), a nested dictionary, a dictionary from child to parent, a parent
         array or a `treemax.trees.Tree`.
-    max_leaf : int
-        Maximum number of labels below a lowest inner node. A node of a given hierarchy with more children is divided.
+    max_leaf : "auto" or int
+        Maximum number of labels below a lowest inner node: "auto" is 150, or 60 with several trees and one label per row.
+        A node of a given hierarchy with more children is divided.
     n_trees : int
         Number of trees whose probabilities are averaged: more accurate, but size and time grow with it.
     loss : "squared_hinge" or "logistic"
@@ -66,7 +68,7 @@ class LabelTree(WithHierarchy):
         longer to train.
     cost : "auto" or float
         Inverse regularisation strength (C of support vector machines). "auto" chooses it for the nodes above labels,
-        on held-out rows; the other nodes, and all with penalty "l1", have 1 for the squared hinge and 4 for the
+        on held-out rows; the other nodes, and all with penalty "l1", have 1 for the squared hinge and 9 for the
         logistic loss.
     passes : int
         Maximum number of passes over the rows of each node; fewer on convergence.
@@ -150,7 +152,7 @@ class LabelTree(WithHierarchy):
 
     tree: Any = "kmeans"
     arity: int | str = "auto"
-    max_leaf: int = 150
+    max_leaf: int | str = "auto"
     n_trees: int = 1
     loss: str = "squared_hinge"
     penalty: str = "l2"
@@ -178,7 +180,7 @@ class LabelTree(WithHierarchy):
             check_choice(name, getattr(self, name), choices)
         check_tree(self.tree)
         check_number("arity", self.arity, whole=True, least=2, most=MOST_CHILDREN, auto=True)
-        check_number("max_leaf", self.max_leaf, whole=True, least=2, most=MOST_CHILDREN)
+        check_number("max_leaf", self.max_leaf, whole=True, least=2, most=MOST_CHILDREN, auto=True)
         check_number("cost", self.cost, above=0, auto=True)
         check_number("temperature", self.temperature, least=0.01, most=100, auto=True)
         check_number("threshold", self.threshold, least=0)
@@ -260,7 +262,7 @@ class LabelTree(WithHierarchy):
         with self._training() as trainee:
             try:
                 vectors = trainee._given_vectors(label_features, index)
-                model = train_label_tree(source, index, multi_label, trainee._plan(), vectors)
+                model = train_label_tree(source, index, multi_label, trainee._plan(multi_label), vectors)
             except TrainingInterrupted as interruption:
                 model, stopped = interruption.model, interruption
             labels = training_labels(
@@ -291,15 +293,17 @@ class LabelTree(WithHierarchy):
         vectors = self._given_vectors(label_features, index)
         if vectors is not None and label_share < 1:
             vectors = combined_vectors(source.label_vectors(len(index)), vectors, label_share)
-        return train_label_tree(source, index, multi_label, self._plan(), vectors)
+        return train_label_tree(source, index, multi_label, self._plan(multi_label), vectors)
 
-    def _plan(self) -> Plan:
+    def _plan(self, multi_label: bool) -> Plan:
         cost = default_cost(self.loss) if is_auto(self.cost) else float(self.cost)
         seeds = check_random_state(self.random_state).randint(2**31, size=self.n_trees).tolist()
+        usual = MAX_LEAF if multi_label or self.n_trees == 1 else MAX_LEAF_OF_FOREST
+        max_leaf = usual if is_auto(self.max_leaf) else int(self.max_leaf)
         return Plan(
             tree=self.tree,
             arity=self.arity,
-            max_leaf=self.max_leaf,
+            max_leaf=max_leaf,
             seeds=seeds,
             settings=LabelTreeSettings(
                 self.loss, cost, cost, self.passes, self.threshold, 0, self.penalty, self.precision, self.hard_negatives
@@ -329,14 +333,15 @@ class LabelTree(WithHierarchy):
         below, tree = places_of(self.tree, self.label_index_, new.labels, parent)
         if parent and is_hierarchy(self.tree):
             self.tree = tree
+        plan = self._plan(self.multi_label_)
         addition = Addition(
             rows=sparsified(new.rows),
             targets=targets,
             n_new=len(new.labels) - n_known,
             below=below,
-            settings=self._plan().settings,
-            max_leaf=self.max_leaf,
-            seeds=self._plan().seeds,
+            settings=plan.settings,
+            max_leaf=plan.max_leaf,
+            seeds=plan.seeds,
             threads=thread_count(self.n_jobs),
         )
         return with_new_labels(self.model_, addition)

@@ -1,41 +1,25 @@
 """Joint training of the children of one node, which share their rows, sixteen at a time.
 
 Weights are stored by feature, sixteen siblings side by side, only for the features that occur in the node's rows: the
-local matrix fits in a cache, and a row's scores for sixteen siblings are one vector. Dual coordinate descent (Hsieh et
-al., "A dual coordinate descent method for large-scale linear SVM", 2008) for the squared hinge and, in the same form,
-for the logistic loss. The order of the rows changes with every pass: in a fixed order it does not converge. A row whose
-dual variables hardly changed is skipped for some passes, and training ends when hardly any row changes.
+local matrix fits in a cache, and a row's scores for sixteen siblings are one vector. `solver_kernels.py` has the solver.
 """
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
 from treemax.kernels import vector
-from treemax.kernels.arithmetic import copy_into, exp32, next_random, stride
+from treemax.kernels.arithmetic import copy_into, exp32, next_random
 from treemax.kernels.intrinsics import empty, maximum, minimum, zeros
-from treemax.kernels.jit import (
-    bare_fast_inline_kernel,
-    bare_fast_kernel,
-    bare_inline_kernel,
-    bare_kernel,
-    fast_inline_kernel,
-    kernel,
-)
+from treemax.kernels.jit import bare_fast_kernel, bare_inline_kernel, bare_kernel, fast_inline_kernel, kernel
 from treemax.kernels.sparse_rows import Rows
+from treemax.models.label_tree.solver_kernels import Block, run_passes, score_held, start_resting, step_length, visits
 
-SQUARED_HINGE, LOGISTIC = 0, 1
 BINS, HISTOGRAM_REACH = 512, 8  # of histograms of held-out scores, from -HISTOGRAM_REACH to HISTOGRAM_REACH
-LEAST_GAP = np.float32(1e-3)  # between a logistic dual variable and its target, in units of the cost
-_ONE = np.float32(1.0)
 _WIDTH = np.uint64(vector.WIDTH)
-_RESTS = 3  # passes until a row that hardly changed is visited again
-_DONE = np.float32(0.02)  # training ends when at most this share of the rows still changes
-_AHEAD = np.uint64(4)  # prefetch distance in rows
 _FEATURES_AT_ONCE = 1 << 12  # between growths of an array of weights
-_FITS = 1 << 17  # weights that fit in the nearest caches, where prefetching does not pay
 
 
 class Siblings(NamedTuple):
@@ -46,14 +30,6 @@ class Siblings(NamedTuple):
     n_children: int
     row_weights: np.ndarray  # multiply the cost of a row
     pair_weights: np.ndarray  # multiply the cost of a row and a positive sibling
-
-
-class Solver(NamedTuple):
-    """The loss, and when its minimisation ends."""
-
-    loss: int
-    cost: np.float32
-    small: np.float32  # smaller changes of a dual variable (less if the cost is far from one) are ignored; 0: none
 
 
 class Plan(NamedTuple):
@@ -73,26 +49,6 @@ class Statistics(NamedTuple):
     slopes: np.ndarray
     likelihood: np.ndarray
     histogram: np.ndarray
-
-
-class Visits(NamedTuple):
-    """The start and the stride of each pass over the rows."""
-
-    starts: np.ndarray
-    steps: np.ndarray
-
-
-class Block(NamedTuple):
-    """Sixteen siblings in training. `costs` is empty, or has the cost of each row, or that of each row for each sibling:
-    in the last case `inverse` has the squared lengths of the rows instead of the steps that they allow."""
-
-    positive: np.ndarray  # bits of the positive siblings of each row
-    valid: np.unsignedinteger[Any]  # bits of the siblings that exist
-    inverse: np.ndarray
-    costs: np.ndarray
-    weights: np.ndarray  # by feature; the biases are last
-    alphas: np.ndarray  # dual variables, by row
-    resting: np.ndarray  # the next pass that visits a row
 
 
 @bare_kernel
@@ -125,136 +81,6 @@ def aligned(n):
     room = zeros(n + 16, np.float32)
     skip = (64 - room.ctypes.data % 64) % 64 // 4
     return room[skip : skip + n]
-
-
-@fast_inline_kernel
-def _hinge_step(alpha, sign, score, inverse, diagonal):
-    """The best dual variable of a row for the squared hinge, all else given (Hsieh et al., Algorithm 1)."""
-    gradient = vector.multiply_add(alpha, diagonal, vector.multiply_add(sign, score, vector.splat(-_ONE)))
-    moved = vector.subtract(alpha, vector.multiply(gradient, inverse))
-    return vector.maximum(moved, vector.splat(np.float32(0.0)))
-
-
-@fast_inline_kernel
-def _logistic_step(alpha, sign, score, inverse, cost):
-    """Return the dual variable after a step towards cost * P(wrong) that cannot decrease the dual objective
-    (Shalev-Shwartz and Zhang, "Stochastic dual coordinate ascent", 2013); unchanged if the gap is below LEAST_GAP."""
-    one = vector.splat(_ONE)
-    wrong = vector.divide(one, vector.add(one, vector.exponential(vector.multiply(sign, score))))
-    gap = vector.subtract(vector.multiply(wrong, cost), alpha)
-    size = vector.maximum(gap, vector.subtract(vector.splat(np.float32(0.0)), gap))
-    matters = vector.bits_above(size, vector.multiply(cost, vector.splat(LEAST_GAP)))
-    return vector.choose(matters, vector.multiply_add(gap, inverse, alpha), alpha)
-
-
-@fast_inline_kernel
-def _weighted_step(alpha, sign, score, squares, cost, loss):
-    """The step of a row of this squared length, with a cost for each sibling."""
-    one = vector.splat(_ONE)
-    if loss == LOGISTIC:
-        curve = vector.multiply_add(squares, cost, vector.splat(np.float32(0.25)))
-        return _logistic_step(alpha, sign, score, vector.divide(one, vector.maximum(one, curve)), cost)
-    diagonal = vector.divide(vector.splat(np.float32(0.5)), cost)
-    return _hinge_step(alpha, sign, score, vector.divide(one, vector.add(squares, diagonal)), diagonal)
-
-
-@bare_fast_inline_kernel
-def _scores(rows, first, last, weights, bias):
-    """Return the scores of sixteen siblings for a row; two sums hide the latency of the additions."""
-    indices, values = rows.indices, rows.values
-    even, odd = vector.load(weights, bias), vector.splat(np.float32(0.0))
-    p = first
-    while p + np.uint64(1) < last:
-        at, next_at = np.uint64(indices[p]) * _WIDTH, np.uint64(indices[p + np.uint64(1)]) * _WIDTH
-        even = vector.multiply_add(vector.splat(values[p]), vector.load(weights, at), even)
-        odd = vector.multiply_add(vector.splat(values[p + np.uint64(1)]), vector.load(weights, next_at), odd)
-        p += np.uint64(2)
-    if p < last:
-        at = np.uint64(indices[p]) * _WIDTH
-        even = vector.multiply_add(vector.splat(values[p]), vector.load(weights, at), even)
-    return vector.add(even, odd)
-
-
-@bare_fast_inline_kernel
-def _prefetch(near, far, rows, weights, alphas):
-    """Prefetch the weights of the next row, and the entries of a later one."""
-    for p in range(np.uint64(rows.indptr[near]), np.uint64(rows.indptr[near + np.uint64(1)])):
-        vector.prefetch(weights, np.uint64(rows.indices[p]) * _WIDTH)
-    first = np.uint64(rows.indptr[far])
-    for line in range(first, first + np.uint64(16), np.uint64(15)):
-        vector.prefetch(rows.indices, line)
-        vector.prefetch(rows.values, line)
-    vector.prefetch(alphas, far * _WIDTH)
-
-
-@bare_fast_kernel
-def one_pass(number, start, step, rows, block, active, loss, constant, small):
-    """One pass of dual coordinate descent over the rows that are not skipped, for sixteen siblings; returns the number
-    of rows that changed by more than `small`, which is relative to the cost if the block has costs. `active` is scratch
-    for the numbers of the rows."""
-    positive, valid, inverse, costs, weights, alphas, resting = block
-    indptr, indices, values = rows
-    bias = np.uint64(weights.size) - _WIDTH
-    one, zero, minus = vector.splat(_ONE), vector.splat(np.float32(0.0)), vector.splat(-_ONE)
-    by_pair = costs.size > inverse.size
-    moving, rests = 0, _RESTS if small > 0 else 0
-    n_active = _find_active(number, start, step, resting, active)
-    for a in range(n_active):
-        if weights.size > _FITS:
-            near, far = minimum(a + np.uint64(1), n_active - np.uint64(1)), minimum(a + _AHEAD, n_active - np.uint64(1))
-            _prefetch(np.uint64(active[near]), np.uint64(active[far]), rows, weights, alphas)
-        i = np.uint64(active[a])
-        first, last = np.uint64(indptr[i]), np.uint64(indptr[i + np.uint64(1)])
-        score = _scores(rows, first, last, weights, bias)
-        sign = vector.choose(positive[i], one, minus)
-        alpha, bound = vector.load(alphas, i * _WIDTH), vector.splat(small)
-        if by_pair:
-            cost = vector.load(costs, i * _WIDTH)
-            moved = _weighted_step(alpha, sign, score, vector.splat(inverse[i]), cost, loss)
-            bound = vector.multiply(bound, cost)
-        else:
-            if costs.size:
-                constant = step_constant(loss, costs[i])
-                bound = vector.splat(small * costs[i])
-            if loss == LOGISTIC:
-                moved = _logistic_step(alpha, sign, score, vector.splat(inverse[i]), vector.splat(constant))
-            else:
-                moved = _hinge_step(alpha, sign, score, vector.splat(inverse[i]), vector.splat(constant))
-        moved = vector.choose(valid, moved, alpha)
-        change = vector.subtract(moved, alpha)
-        still = vector.bits_above(vector.maximum(change, vector.subtract(zero, change)), bound) == 0
-        moving += not still
-        resting[i] = number + rests * still
-        if vector.any_differs(moved, alpha):
-            vector.store(alphas, i * _WIDTH, moved)
-            change = vector.multiply(change, sign)
-            vector.store(weights, bias, vector.add(vector.load(weights, bias), change))
-            for p in range(first, last):
-                at = np.uint64(indices[p]) * _WIDTH
-                w = vector.multiply_add(vector.splat(values[p]), change, vector.load(weights, at))
-                vector.store(weights, at, w)
-    return moving
-
-
-@bare_kernel
-def _find_active(number, start, step, resting, active):
-    """Write the rows that pass `number` visits, in its order; return how many there are."""
-    n, n_active = np.uint64(resting.size), np.uint64(0)
-    i, step = np.uint64(start), np.uint64(step)
-    for _ in range(n):
-        active[n_active] = i
-        n_active += np.uint64(resting[i] <= number)
-        i = i + step if i + step < n else i + step - n
-    return n_active
-
-
-@bare_fast_kernel
-def score_held(held, rows, weights, scores):
-    """Write the scores of sixteen siblings for the held-out rows."""
-    bias = np.uint64(weights.size) - _WIDTH
-    for h in range(held.size):
-        first, last = np.uint64(rows.indptr[held[h]]), np.uint64(rows.indptr[held[h] + 1])
-        vector.store(scores, np.uint64(h) * _WIDTH, _scores(rows, first, last, weights, bias))
 
 
 @kernel
@@ -366,15 +192,7 @@ def _inverse(squares, row, siblings, solver):
     if siblings.pair_weights.size:
         return squares
     cost = solver.cost * siblings.row_weights[row] if siblings.row_weights.size else solver.cost
-    return _step_length(squares, solver.loss, cost)
-
-
-@bare_inline_kernel
-def _step_length(squares, loss, cost):
-    """The length of the step that a row of this squared length and cost allows."""
-    if loss == LOGISTIC:
-        return _ONE / maximum(_ONE, np.float32(0.25) + squares * cost)
-    return _ONE / (squares + np.float32(0.5) / cost)
+    return step_length(squares, solver.loss, cost)
 
 
 @bare_kernel
@@ -422,51 +240,6 @@ def _find_held(numbers, order, held_share, held):
             held[n_held] = i
             n_held += 1
     return n_held
-
-
-@kernel
-def visits(n, passes, seed):
-    """Return the start and the stride of each pass over n rows."""
-    starts, steps = empty(passes, np.int64), empty(passes, np.int64)
-    random = next_random(np.uint64(seed))
-    for number in range(passes):
-        random = next_random(random)
-        steps[number] = stride(n, np.int64(random >> np.uint64(33)))
-        random = next_random(random)
-        starts[number] = np.int64(random >> np.uint64(33)) % n
-    return Visits(starts, steps)
-
-
-@bare_kernel
-def step_constant(loss, cost):
-    """Return the constant of the update of a loss, which depends on the cost."""
-    return cost if loss == LOGISTIC else np.float32(0.5) / cost
-
-
-@bare_kernel
-def least_move(solver, weighted):
-    """Return the change of a dual variable that counts as one: smaller if the cost is far from one. If rows are weighted,
-    it is relative to their costs."""
-    least = solver.small * minimum(solver.cost, _ONE / solver.cost)
-    return least / solver.cost if weighted else least
-
-
-@bare_kernel
-def is_settled(moving, n, small):
-    """Whether so few of n rows changed that training has converged."""
-    return moving <= _DONE * n if small > 0 else moving == 0
-
-
-@bare_kernel
-def run_passes(first, last, visits, rows, block, active, solver):
-    """Run passes `first` to `last`, exclusive; fewer on convergence. `active` is scratch, as in `one_pass`."""
-    n = block.inverse.size
-    constant, least = step_constant(solver.loss, solver.cost), least_move(solver, block.costs.size > 0)
-    for number in range(first, last):
-        start, step = visits.starts[number], visits.steps[number]
-        moving = one_pass(number, start, step, rows, block, active, solver.loss, constant, least)
-        if is_settled(moving, n, solver.small):
-            return
 
 
 @kernel
@@ -526,16 +299,6 @@ def train_siblings(source, rows, numbers, siblings, solver, plan, statistics, ea
 def join_pass(passes, held_share):
     """Return the first pass that uses the held-out rows: half of the passes."""
     return maximum(1, passes // 2) if held_share > 0 else 0
-
-
-@bare_kernel
-def start_resting(positive, held, join_at, small, resting):
-    """Write the first pass that visits each row: of the rows without positive siblings, a third begins with each of the
-    first passes, since all of them together teach little more at first."""
-    for i in range(resting.size):
-        resting[i] = i % _RESTS if positive[i] == 0 and small > 0 else 0
-    for h in range(held.size):
-        resting[held[h]] = join_at
 
 
 @kernel

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from treemax.inputs.rows import SparseRows, take_sparse_rows
 from treemax.kernels import sparse_rows
-from treemax.models.label_tree import kernels
+from treemax.models.label_tree import kernels, solver_kernels
 from treemax.models.label_tree.nodes import (
     LOSSES,
     SMALL,
@@ -42,7 +42,7 @@ class LargeNode:
         self.n = len(problem.rows)
         self.n_children = problem.n_children
         self.seed = common.seed + problem.node
-        self.solver = kernels.Solver(LOSSES[settings.loss], np.float32(problem.cost), SMALL)
+        self.solver = solver_kernels.Solver(LOSSES[settings.loss], np.float32(problem.cost), SMALL)
         self.order = kernels.shuffled(self.n, np.uint64(self.seed))
         self.place_of = np.empty(self.n, dtype=np.uint32)  # inverse of `order`
         self.place_of[self.order] = np.arange(self.n, dtype=np.uint32)
@@ -104,10 +104,10 @@ class LargeNode:
         """Train sixteen siblings as `kernels.train_siblings` does; yield before the held-out rows are added."""
         weights[:], alphas[:] = 0, 0
         resting = np.empty(self.n, dtype=np.int32)
-        kernels.start_resting(positive, self.held, self.join_at, SMALL, resting)
-        constant = np.float32(kernels.step_constant(self.solver.loss, self.solver.cost))
-        least = np.float32(kernels.least_move(self.solver, self.weighted))
-        starts, steps = kernels.visits(self.n, self.common.settings.passes, self.seed)
+        solver_kernels.start_resting(positive, self.held, self.join_at, SMALL, resting)
+        constant = np.float32(solver_kernels.step_constant(self.solver.loss, self.solver.cost))
+        least = np.float32(solver_kernels.least_move(self.solver, self.weighted))
+        starts, steps = solver_kernels.visits(self.n, self.common.settings.passes, self.seed)
         done = False
         for number in range(self.common.settings.passes):
             if number == self.join_at:
@@ -124,12 +124,14 @@ class LargeNode:
                 part.reshape(-1, WIDTH)[:] = alphas.reshape(-1, WIDTH)[places]
                 rests = resting[places]
                 costs = self._costs(places)
-                block = kernels.Block(positive[places], valid, self.inverse[places], costs, weights, part, rests)
+                block = solver_kernels.Block(positive[places], valid, self.inverse[places], costs, weights, part, rests)
                 scratch = np.empty(len(places), dtype=np.uint32)
-                moving += kernels.one_pass(number, 0, 1, rows.arrays, block, scratch, self.solver.loss, constant, least)
+                moving += solver_kernels.one_pass(
+                    number, 0, 1, rows.arrays, block, scratch, self.solver.loss, constant, least
+                )
                 alphas.reshape(-1, WIDTH)[places] = part.reshape(-1, WIDTH)
                 resting[places] = rests
-            done = kernels.is_settled(moving, self.n, SMALL)
+            done = solver_kernels.is_settled(moving, self.n, SMALL)
 
     def _costs(self, places: NDArray[np.int64]) -> NDArray[np.float32]:
         """Return the costs of rows as `kernels.write_costs` does, or none without weights."""
@@ -145,7 +147,7 @@ class LargeNode:
         is_held[self.held] = True
         for places, rows in self._visited(is_held[self.place_of], 0, 1):
             scores = np.empty(len(places) * WIDTH, dtype=np.float32)
-            kernels.score_held(np.arange(len(places)), rows.arrays, weights, scores)
+            solver_kernels.score_held(np.arange(len(places)), rows.arrays, weights, scores)
             at = np.searchsorted(self.held, places)
             held_scores.reshape(-1, WIDTH)[at] = scores.reshape(-1, WIDTH)
 

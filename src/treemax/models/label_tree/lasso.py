@@ -8,8 +8,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from treemax.kernels.sparse_rows import Rows
-from treemax.models.label_tree.kernels import HISTOGRAM_REACH, Plan, Siblings, Solver, Statistics
+from treemax.models.label_tree.kernels import HISTOGRAM_REACH, Plan, Siblings, Statistics
 from treemax.models.label_tree.lasso_kernels import train_sparsely
+from treemax.models.label_tree.solver_kernels import Solver
 
 
 def held_out(rows: NDArray[np.uint32], share: int) -> NDArray[np.bool_]:

@@ -16,7 +16,7 @@ from treemax.kernels.arithmetic import next_random, stride
 from treemax.kernels.columns import local_columns
 from treemax.kernels.intrinsics import empty, maximum, minimum, zeros
 from treemax.kernels.jit import fast_inline_kernel, fast_kernel, kernel
-from treemax.models.label_tree.kernels import LOGISTIC
+from treemax.models.label_tree.solver_kernels import LOGISTIC
 
 SETTLED = 1e-2  # sum of the violations of the optimality conditions of a sibling at which training ends
 SUFFICIENT = np.float32(0.01)  # share of the predicted decrease that a step must reach (Armijo's rule)

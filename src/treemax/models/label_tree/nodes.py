@@ -14,7 +14,7 @@ from treemax.inputs.labels import ALL_ONE, Targets
 from treemax.inputs.rows import SparseRows, read_only, take_sparse_rows
 from treemax.kernels import grouping
 from treemax.models.calibration import logistic_curve
-from treemax.models.label_tree import kernels
+from treemax.models.label_tree import kernels, solver_kernels
 from treemax.models.label_tree.compact import rounded
 from treemax.models.label_tree.lasso import train_l1
 from treemax.models.label_tree.packed_tree import NodeWeights, PackedNode
@@ -24,7 +24,7 @@ from treemax.models.training.learning_rates import mean_squared_length
 from treemax.parallel.pools import Arrays, Table, all_results, pool_for
 from treemax.trees import Tree, label_vectors
 
-LOSSES = {"squared_hinge": kernels.SQUARED_HINGE, "logistic": kernels.LOGISTIC}
+LOSSES = {"squared_hinge": solver_kernels.SQUARED_HINGE, "logistic": solver_kernels.LOGISTIC}
 SMALL = np.float32(0.03)  # rows whose dual variables change by less are skipped for some passes
 PENALTIES = ("l2", "l1")
 NEGATIVE_WEIGHT = np.float32(
@@ -300,7 +300,10 @@ def train_node(table: Table, rows: NDArray[np.uint32], common: Common, problem: 
     assert isinstance(source, SparseRows)
     statistics = empty_statistics()
     rows, numbers = read_only(rows), read_only(problem.rows)
-    siblings, solver = siblings_of(problem), kernels.Solver(LOSSES[settings.loss], np.float32(problem.cost), SMALL)
+    siblings, solver = (
+        siblings_of(problem),
+        solver_kernels.Solver(LOSSES[settings.loss], np.float32(problem.cost), SMALL),
+    )
     plan = kernels.Plan(
         np.float32(common.length), settings.passes, settings.held_share, common.seed + problem.node, np.float32(settings.threshold)
     )  # fmt: skip

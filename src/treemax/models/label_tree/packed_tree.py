@@ -18,8 +18,8 @@ from treemax.models.trained.searching import (
     TopKAllowed,
     empty_top_k,
     largest_weights,
-    search_above,
     search_rows,
+    search_sorted,
 )
 from treemax.trees import Tree
 
@@ -179,7 +179,7 @@ class PackedTree:
 
     def above(self, rows: Rows, threshold: float, search: int | None = None, threads: int = 1) -> SparseProbabilities:
         """Return all labels with at least this probability."""
-        return search_above(kernels.labels_above, self._arguments, rows, threshold, threads)
+        return self.beams.above(rows, threshold, threads)
 
     def _arguments(self, rows: SparseRows) -> tuple[Any, ...]:
         return (rows.indptr, rows.indices, rows.values, *self._tree_arguments)
@@ -234,8 +234,18 @@ class BeamTrees:
     def top_k(self, rows: Rows, k: int, search: int, threads: int = 1) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
         """Return the ids (-1 where fewer were found) and the mean probabilities of the k best labels, by a beam."""
         ids, probabilities = empty_top_k(len(rows), k)
-        search_rows(beams.beam_labels, self._arguments, rows, threads, (search,), ids, probabilities)
+        search_beams = beams.beam_labels if len(self.arrays) == 1 else beams.beam_labels_of_trees
+        search_rows(search_beams, self._arguments, rows, threads, (search,), ids, probabilities)
         return ids, probabilities
+
+    def above(self, rows: Rows, threshold: float, threads: int = 1) -> SparseProbabilities:
+        """Return all labels of the only tree with at least this probability."""
+
+        def search(block: SparseRows) -> SparseProbabilities:
+            found = beams.labels_above(block.indptr, block.indices, block.values, self.table, np.float32(threshold))
+            return SparseProbabilities(*found)
+
+        return search_sorted(search, rows, threads)
 
     def _arguments(self, rows: SparseRows) -> tuple[Any, ...]:
         return rows.indptr, rows.indices, rows.values, self.table
@@ -264,10 +274,7 @@ def _parts(packed: PackedTree, several: bool) -> tuple[list[NDArray[Any]], list[
     arrays: list[NDArray[Any]] = [
         records, targets, packed.slots, packed.entries, packed.bias, packed.slopes, packed.shifts, parents, places,
     ]  # fmt: skip
-    sizes = [
-        tree.depth, LINKS[packed.link], len(inner), len(tree), len(leaves), len(packed.slots), len(packed.entries),
-        int(tree.n_children.max()),
-    ]  # fmt: skip
+    sizes = [tree.depth, LINKS[packed.link], len(inner), int(tree.n_children.max())]
     return arrays, sizes
 
 

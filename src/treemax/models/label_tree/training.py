@@ -67,15 +67,15 @@ def train_label_tree(
     holdout_trees: list[PackedTree] = []  # trained without the held-out rows
     interrupted = False
     try:
-        for seed in plan.seeds:
-            tree = build_tree(
-                plan.tree, source.rows, source.targets, index, plan.arity, plan.max_leaf, vectors, seed, plan.threads
-            )
-            common = Common(settings, seed, source.length, calibration_features)
-            if not trees and plan.chooses_cost:
-                settings = replace(settings, leaf_cost=choose_cost(tree, source.targets, common, source.run))
-                common = common._replace(settings=settings)
-            final, holdout = train_nodes(source, tree, common, multi_label, plan)
+        shape = plan.arity, plan.max_leaf, vectors
+        grown = [
+            build_tree(plan.tree, source.rows, source.targets, index, *shape, seed, plan.threads) for seed in plan.seeds
+        ]
+        commons = [Common(settings, seed, source.length, calibration_features) for seed in plan.seeds]
+        if plan.chooses_cost:
+            settings = replace(settings, leaf_cost=choose_cost(grown, source.targets, commons, source.run))
+        for tree, common in zip(grown, commons, strict=True):
+            final, holdout = train_nodes(source, tree, common._replace(settings=settings), multi_label, plan)
             trees.append(final)
             holdout_trees.append(holdout)
     except KeyboardInterrupt:

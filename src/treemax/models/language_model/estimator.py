@@ -368,7 +368,7 @@ class TreeLanguageModel(PublishedSettings, SharedEstimator, TextInput, BaseEstim
 
     @read_access
     def log_prob(self, texts: Any) -> list[NDArray[np.float32]]:
-        """Natural log-probability of every word of each text and of its end, given the words before.
+        """Return the natural log-probability of every word of each text and of its end, given the words before.
 
         Returns one array per text, with one entry more than the text has words.
         """
@@ -379,7 +379,7 @@ class TreeLanguageModel(PublishedSettings, SharedEstimator, TextInput, BaseEstim
         return np.split(found, np.cumsum([len(text) for text in ids])[:-1]) if ids else []
 
     def perplexity(self, texts: Any) -> float:
-        """Perplexity: exp of the mean of -log p over all words of the texts and their ends."""
+        """Return the perplexity: exp of the mean of -log p over all words of the texts and their ends."""
         self._check_ready()
         stream = TokenStream.of_texts(self.vocabulary_.ids(texts), len(self.vocabulary_), self.model_.length)
         if not len(stream):
@@ -387,7 +387,7 @@ class TreeLanguageModel(PublishedSettings, SharedEstimator, TextInput, BaseEstim
         return self._perplexity(self.model_, stream)
 
     def score(self, texts: Any, y: None = None) -> float:
-        """Mean log-probability of all words of the texts and their ends; higher is better."""
+        """Return the mean log-probability of all words of the texts and their ends; higher is better."""
         return -float(np.log(self.perplexity(texts)))
 
     def _perplexity(self, model: LanguageModel, stream: TokenStream) -> float:
@@ -495,7 +495,7 @@ class TreeLanguageModel(PublishedSettings, SharedEstimator, TextInput, BaseEstim
 
     @snapshot_access
     def describe(self) -> dict[str, Any]:
-        """Summary of the model as a dictionary; `quality` has the means of `node_quality`, where it is known."""
+        """Return a summary of the model as a dictionary; `quality` has the means of `node_quality` if known."""
         check_is_fitted(self, "model_")
         model = self.model_
         depths = model.tree.level[model.tree.leaf_of]

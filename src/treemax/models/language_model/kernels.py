@@ -60,7 +60,7 @@ def _rows_by_node(targets, paths, n_vectors):
 
 @fast_inline_kernel
 def _score_four(hidden, rows, r, weights, at, width):
-    """Products of four rows, from `rows[r]` on, with one vector."""
+    """Return products of four rows, from `rows[r]` on, with one vector."""
     a, b = np.uint64(rows[r]) * width, np.uint64(rows[r + _NEXT]) * width
     c, d = np.uint64(rows[r + np.uint64(2)]) * width, np.uint64(rows[r + np.uint64(3)]) * width
     of_a, of_b = vector.splat(_ZERO), vector.splat(_ZERO)
@@ -84,7 +84,7 @@ def _score_one(hidden, a, weights, at, width):
 
 @bare_fast_inline_kernel
 def _score_rows(hidden, rows, n_rows, vectors, first, count, scores):
-    """scores[r * count + v]: the product of row r and vector v of a node, four rows at a time."""
+    """Compute scores[r * count + v]: the product of row r and vector v of a node, four rows at a time."""
     weights, width = vectors.weights, vectors.width
     for v in range(_FIRST, count):
         at, bias = (first + v) * width, vectors.biases[first + v]
@@ -171,7 +171,7 @@ def _add_to_rows(rows, n_rows, errors, weights, first, count, width, gradient):
 
 @fast_inline_kernel
 def _sum_over_rows(hidden, rows, n_rows, errors, count, width, sums):
-    """The gradients of a node's vectors, side by side in `sums`, four vectors at a time."""
+    """Compute the gradients of a node's vectors, side by side in `sums`, four vectors at a time."""
     v = _FIRST
     while v + _FOUR <= count:
         for i in range(_FIRST, width, _LANES):

@@ -26,7 +26,8 @@ MAX_CONTEXTS_AT_ONCE = 2048
 
 
 def represent(words: Floats, transitions: Floats) -> Floats:
-    """Representations r_x = sum_k R_k U_w(k) of contexts, from the embeddings [contexts, T, width] of their words.
+    """Return representations r_x = sum_k R_k U_w(k) of contexts, from the embeddings [contexts, T, width] of their
+    words.
 
     `transitions` is [T * width, width], the stacked transposed matrices, or [T, width], their diagonals.
     """
@@ -66,7 +67,7 @@ class LanguageModel:
     # --- answers ----------------------------------------------------------------------------------------
 
     def log_probabilities(self, contexts: Words, targets: Words, threads: int = 1) -> Floats:
-        """log p of the word that follows each context."""
+        """Return log p of the word that follows each context."""
         out = np.empty(len(targets), dtype=np.float32)
 
         def work(part: slice) -> None:
@@ -122,7 +123,7 @@ class LanguageModel:
         return scores
 
     def _as_rows(self, contexts: Words) -> tuple[LearnedTreeModel, SparseRows]:
-        """A learned tree and rows for its search: row i has one feature, whose embedding is the i-th representation."""
+        """Return a learned tree and rows for its search: row i has one feature, embedded as representation i."""
         hidden = self.represent(contexts)
         n = len(hidden)
         rows = SparseRows(np.arange(n + 1), np.arange(n, dtype=np.uint32), np.ones(n, dtype=np.float32), n)

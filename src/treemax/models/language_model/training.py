@@ -65,7 +65,7 @@ class TokenStream:
 
     @classmethod
     def of_texts(cls, texts: list[NDArray[np.int64]], n_words: int, length: int) -> TokenStream:
-        """From the ids of each text; the padding id is `n_words`."""
+        """Make a stream from the ids of each text; the padding id is `n_words`."""
         sizes = np.array([len(text) for text in texts], dtype=np.int64)
         places = np.arange(sizes.sum()) + np.repeat(np.arange(1, len(texts) + 1) * length, sizes)
         ids = np.full(sizes.sum() + len(texts) * length, n_words, dtype=np.uint32)
@@ -255,7 +255,7 @@ class TreeOutput(OutputVectors):
     def _statistics(
         self, node: int, words: NDArray[np.int64], counts: NDArray[np.int64], means: Floats
     ) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
-        """The examples of words at a node, and their probabilities of its children: from running sums, or for the means."""
+        """Return the examples of words at a node and their probabilities of its children."""
         if self.running is not None:
             return self.running.at(node, words, int(self.structure.n_children[node]))
         return counts[words], self._child_probabilities(node, means[words])
@@ -272,7 +272,7 @@ class TreeOutput(OutputVectors):
         return scores / scores.sum(axis=1, keepdims=True)
 
     def _capacity(self, node: int, arity: int) -> tuple[int, int]:
-        """Minimum and maximum number of words below a node; a negative node is a word."""
+        """Return minimum and maximum number of words below a node; a negative node is a word."""
         if node < 0:
             return 1, 1
         begin = int(self.structure.starts[node])
@@ -414,7 +414,7 @@ class Training:
         self.output_seconds += time.thread_time() - start
 
     def _mean_representations(self, counts: NDArray[np.int64]) -> Floats:
-        """Mean representation of a sample of the contexts of each word; zeros for a word without contexts."""
+        """Return the mean representation of a sample of each word's contexts; zeros where there are none."""
         targets = self.stream.targets()
         order = self.random.permutation(len(targets))
         order = order[np.argsort(targets[order], kind="stable")]

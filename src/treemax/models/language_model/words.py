@@ -78,7 +78,7 @@ def _selected_words(
 
 
 def tokens(texts: Any) -> Iterator[list[str]]:
-    """The words of each text: strings are split at white space, lists of words are unchanged.
+    """Return the words of each text: strings are split at white space, lists of words are unchanged.
 
     >>> list(tokens(["a red car", ["a", "car"], ""]))
     [['a', 'red', 'car'], ['a', 'car'], []]

@@ -37,7 +37,7 @@ def assign_labels(scores: Floats, capacities: NDArray[np.integer[Any]]) -> NDArr
     """Return the child of each label: Algorithm 2 at one node.
 
     Pairs of label and child are taken in descending order of score (equation 10 or 12), ties by lower label and then by
-    lower child.
+    lower child. `treemax.torch.reassignment.assign_greedily` does the same for all nodes of a level, on any device.
 
     Parameters
     ----------

@@ -28,7 +28,7 @@ class Shape(NamedTuple):
 
 @fast_kernel
 def _mean_shares(labels, hidden, row_starts, vectors, first, n_children, means):
-    """The mean probability of each child over the rows of each label: p_j|i, equation 9."""
+    """Compute the mean probability of each child over the rows of each label: p_j|i, equation 9."""
     weights, biases, width = vectors.weights, vectors.biases, vectors.width
     first, n_children = np.uint64(first), np.uint64(n_children)
     count = np.uint64(n_vectors(n_children))
@@ -108,7 +108,7 @@ def _sort_by_child(labels, child_of_label, held, moved):
 
 @kernel
 def _room_below(n_labels, arity, levels):
-    """Capacity of a node with `levels` levels below it, if less than `n_labels`."""
+    """Return the capacity of a node with `levels` levels below it, if less than `n_labels`."""
     room = 1
     for _ in range(levels):
         room *= arity
@@ -215,7 +215,7 @@ def _reset_vectors(vectors, first, count):
 
 @kernel
 def _score_labels(here, counts, hidden, row_starts, statistics, node, n_labels, shape, vectors, scores):
-    """Scores of the pairs of label and child of a node, from the rows of the labels or from the running sums."""
+    """Compute scores of the pairs of label and child of a node, from rows or from running sums."""
     if row_starts.size > 0:
         counts_here = counts[here]
         first = node * shape.vectors_a_node

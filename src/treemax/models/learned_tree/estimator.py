@@ -411,7 +411,7 @@ class LearnedTree(OnlineLabelClassifier, WithHierarchy):
 
     @snapshot_access
     def describe(self) -> dict[str, Any]:
-        """Summary of the model as a dictionary; `quality` has the means of `node_quality`, where it is known."""
+        """Return a summary of the model as a dictionary; `quality` has the means of `node_quality` if known."""
         facts, model = super().describe(), self._packed()
         tree, quality = model.tree, self._quality(model)
         depths = tree.level[tree.leaf_of]

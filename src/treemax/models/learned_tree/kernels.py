@@ -72,6 +72,7 @@ class Step(NamedTuple):
     objective: int
     labels: int  # all labels of a row, or one
     dropout: float
+    seed: np.uint64
 
 
 class Scratch(NamedTuple):
@@ -129,7 +130,7 @@ def n_vectors(n_children):
 
 @fast_inline_kernel
 def score_all(hidden, row, weights, biases, first, n, width, out, at):
-    """Products of the row at offset `row` with n consecutive vectors, plus biases."""
+    """Compute products of the row at offset `row` with n consecutive vectors, plus biases."""
     for v in range(np.uint64(0), n):
         number = first + v
         out[at + v] = _product(hidden, row, weights, number * width, width) + biases[number]
@@ -336,10 +337,10 @@ def _drop(rows, row, most, random, scratch):
 
 
 @fast_kernel
-def learn(rows, order, label_starts, labels, paths, embeddings, vectors, step, statistics, random, scratch):
+def learn(rows, order, label_starts, labels, paths, embeddings, vectors, step, statistics, scratch):
     """Learn the rows of `order`; returns the sum of log p and the number of labels in it."""
     hidden, width = scratch.hidden, vectors.width
-    likelihood, n_learned = 0.0, 0
+    likelihood, n_learned, random = 0.0, 0, step.seed
     most = np.uint64((1.0 - step.dropout) * 4294967296.0)
     for o in range(np.uint64(0), np.uint64(order.size)):
         row = np.uint64(order[o])
@@ -417,14 +418,14 @@ def write_paths(
 
 @bare_fast_inline_kernel
 def represent_row(rows, row, scale, embeddings, width, out):
-    """The sum of the embeddings of a row's features."""
+    """Compute the sum of the embeddings of a row's features."""
     first, last = np.uint64(rows.indptr[row]), np.uint64(rows.indptr[row + 1])
     sum_embeddings(rows.indices, rows.values, first, last, scale, embeddings, width, out)
 
 
 @fast_kernel
 def represent(rows, chosen, embeddings, width, out):
-    """The representations of the chosen rows, one after the other."""
+    """Compute the representations of the chosen rows, one after the other."""
     hidden = empty(width, np.float32)
     for r in range(chosen.size):
         if r + 2 < chosen.size:
@@ -435,7 +436,7 @@ def represent(rows, chosen, embeddings, width, out):
 
 @fast_kernel
 def represent_means(rows, chosen, starts, embeddings, width, out):
-    """The mean representation of each group of rows, such as those of a label; zeros where there are none."""
+    """Compute the mean representation of each group of rows, such as those of a label; zeros where there are none."""
     hidden, sums = empty(width, np.float32), empty(width, np.float32)
     for label in range(starts.size - 1):
         sums[:] = ZERO

@@ -44,7 +44,7 @@ def padded(dimension: int) -> int:
 
 
 def aligned(shape: tuple[int, ...]) -> Floats:
-    """Zeros aligned to a cache line: loads that straddle two lines are slower."""
+    """Return zeros aligned to a cache line: loads that straddle two lines are slower."""
     n = int(np.prod(shape))
     room = np.zeros(n + WIDTH, dtype=np.float32)
     skip = (-room.ctypes.data % 64) // 4
@@ -205,7 +205,7 @@ class LearnedTreeModel:
     def top_k_weighted(
         self, rows: Rows, k: int, weights: Floats, search: int | None = None, threads: int = 1
     ) -> tuple[NDArray[np.int64], Floats]:
-        """The k labels with the largest products of probability and weight; subtrees of weight 0 are not searched."""
+        """Return the k labels with the largest products of probability and weight, without subtrees of weight 0."""
         tree = self.tree
         ids, probabilities = empty_top_k(len(rows), k)
         beam = len(tree) if search is None else min(search, len(tree))
@@ -217,7 +217,7 @@ class LearnedTreeModel:
     def top_k_allowed(
         self, rows: Rows, k: int, n_first: int, weights: Floats, search: int | None = None, threads: int = 1
     ) -> TopKAllowed:
-        """The `n_first` best of all labels and the k best of those with a weight; exact search finds them together."""
+        """Return the `n_first` best of all labels and the k best with a weight; exact search finds them together."""
         if search is not None:
             return two_searches(self, rows, k, n_first, weights, search, threads)
         tree = self.tree

@@ -29,7 +29,7 @@ class NodeQuality(NamedTuple):
     purity: NDArray[np.float64]  # 1 less M times alpha (definition 2): 1 - sum q_i min(p_j|i, 1 - p_j|i)
 
     def summary(self) -> dict[str, float]:
-        """Means over the nodes, weighted by their examples."""
+        """Return means over the nodes, weighted by their examples."""
         weights = np.maximum(self.examples, 1e-9)
         return {name: round(float(np.average(getattr(self, name), weights=weights)), 4) for name in MEASURES}
 

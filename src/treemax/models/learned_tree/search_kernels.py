@@ -59,7 +59,7 @@ def _offer(label, probability, ids, probabilities, filled):
 
 @bare_fast_inline_kernel
 def _shares_at(node, tree, hidden, shares):
-    """The probabilities of a node's children."""
+    """Compute the probabilities of a node's children."""
     count = np.uint64(n_vectors(tree.n_children[node]))
     first, zero = np.uint64(tree.first_vectors[node]), np.uint64(0)
     score_all(hidden, zero, tree.weights, tree.biases, first, count, tree.width, shares, zero)
@@ -80,7 +80,7 @@ def _insert(nodes, probabilities, begin, n, node, probability):
 
 @fast_kernel
 def best_exact(rows, tree, depth, ids, probabilities):
-    """The k most probable labels of each row by depth-first branch and bound, the most probable child first."""
+    """Compute the k most probable labels of each row by depth-first branch and bound, the most probable child first."""
     rows, tree, hidden, shares = _set_up(rows, tree)
     first_child, n_children, labels = tree.first_child, tree.n_children, tree.labels
     nodes, chances = (empty(depth * tree.widest + 2, np.int64), empty(depth * tree.widest + 2, np.float32))
@@ -110,7 +110,7 @@ def best_exact(rows, tree, depth, ids, probabilities):
 
 @fast_kernel
 def best_beam(rows, tree, beam, ids, probabilities):
-    """The best labels below the `beam` most probable nodes of each level."""
+    """Compute the best labels below the `beam` most probable nodes of each level."""
     rows, tree, hidden, shares = _set_up(rows, tree)
     first_child, n_children, labels = tree.first_child, tree.n_children, tree.labels
     nodes, following = empty(beam, np.int64), empty(beam, np.int64)
@@ -143,7 +143,7 @@ def best_beam(rows, tree, beam, ids, probabilities):
 
 @fast_kernel
 def best_weighted(rows, tree, level, depth, beam, node_weights, ids, probabilities):
-    """The largest products of probability and weight, with at most `beam` opened nodes a level.
+    """Compute the largest products of probability and weight, with at most `beam` opened nodes a level.
 
     `node_weights` are those of `largest_weights`; labels of weight 0 are left out.
     """
@@ -188,8 +188,8 @@ def best_weighted(rows, tree, level, depth, beam, node_weights, ids, probabiliti
 
 @fast_kernel
 def best_allowed(rows, tree, depth, node_weights, first, of_first, ids, probabilities):
-    """The most probable of all labels (`first`, may have no columns) and of the allowed ones, those below nodes with a
-    weight, in one search like `best_exact`."""
+    """Compute the most probable of all labels (`first`, may have no columns) and of the allowed ones, those below
+    nodes with a weight, in one search like `best_exact`."""
     rows, tree, hidden, shares = _set_up(rows, tree)
     first_child, n_children, labels = tree.first_child, tree.n_children, tree.labels
     nodes, chances = (empty(depth * tree.widest + 2, np.int64), empty(depth * tree.widest + 2, np.float32))
@@ -262,7 +262,7 @@ def all_above(rows, tree, depth, threshold, starts):
 
 @fast_kernel
 def probabilities_of_all(rows, tree, out):
-    """The probability of every label, from the root down."""
+    """Compute the probability of every label, from the root down."""
     rows, tree, hidden, shares = _set_up(rows, tree)
     first_child, n_children, labels = tree.first_child, tree.n_children, tree.labels
     chances = empty(n_children.size, np.float32)
@@ -280,7 +280,7 @@ def probabilities_of_all(rows, tree, out):
 
 @fast_kernel
 def probabilities_of_given(rows, tree, parents, leaves, ids, out):
-    """The probabilities of given labels, from the leaf up; zero for an id of -1."""
+    """Compute the probabilities of given labels, from the leaf up; zero for an id of -1."""
     rows, tree, hidden, shares = _set_up(rows, tree)
     first_child = tree.first_child
     for r in range(out.shape[0]):

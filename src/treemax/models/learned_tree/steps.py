@@ -66,11 +66,11 @@ class Learner:
         return self.structure.n_labels
 
     def _label_counts(self) -> NDArray[np.int64]:
-        """The number of examples of each label."""
+        """Compute the number of examples of each label."""
         raise NotImplementedError
 
     def _label_representations(self) -> tuple[Floats, NDArray[np.int64]]:
-        """Representations of each label, its mean or its rows, and where those of each label start."""
+        """Compute representations of each label, its mean or its rows, and where those of each label start."""
         raise NotImplementedError
 
     def _step(
@@ -84,12 +84,12 @@ class Learner:
         scratch = kernels.Scratch(aligned((width,)), aligned((width,)), *[np.empty(*size) for size in sizes])
         step = kernels.Step(
             np.float32(rate), np.float32(MIN_ERROR), OPTIMIZERS[settings.optimizer], OBJECTIVES[settings.objective],
-            kernels.ONE_LABEL if settings.one_label else kernels.ALL_LABELS, float(settings.dropout),
+            kernels.ONE_LABEL if settings.one_label else kernels.ALL_LABELS, float(settings.dropout), np.uint64(seed),
         )  # fmt: skip
         statistics = (read_only(self.sums.places), self.sums.sums.ravel(), self.sums.seen)
         return kernels.learn(
             rows.arrays, order, targets.indptr, targets.ids, self.paths, self._embeddings(1.0 - settings.dropout),
-            self._vectors(), step, statistics, np.uint64(seed), scratch,
+            self._vectors(), step, statistics, scratch,
         )  # fmt: skip
 
     def _embeddings(self, share: float = 1.0) -> kernels.Embeddings:

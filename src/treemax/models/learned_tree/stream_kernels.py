@@ -12,7 +12,7 @@ from treemax.models.learned_tree.kernels import represent_row
 
 @kernel
 def draw_embeddings(features, seed, dimension, most, embeddings):
-    """Uniform random numbers from -most to most, which depend on the feature only."""
+    """Compute uniform random numbers from -most to most, which depend on the feature only."""
     for i in range(features.size):
         random = random_for(seed, features[i])
         for j in range(dimension):

@@ -115,7 +115,7 @@ class RunningSums:
 
     @classmethod
     def empty(cls, arity: int) -> RunningSums:
-        """Without any pairs."""
+        """Return sums without any pairs."""
         empty = np.empty(0, dtype=np.float32)
         return cls(np.empty(0, dtype=np.int64), empty.reshape(0, arity), empty, np.empty(0, dtype=np.uint32))
 
@@ -154,7 +154,7 @@ class RunningSums:
         return replace(self, keys=self.keys // before * n_labels + self.keys % before)
 
     def by_rank(self, structure: Structure) -> dict[str, NDArray[Any]]:
-        """Keys, sums and numbers of examples, with inner nodes numbered in breadth-first order."""
+        """Return keys, sums and numbers of examples, with inner nodes numbered in breadth-first order."""
         codes = structure.codes()
         rank = np.full(len(structure.n_children), -1)
         rank[codes[codes >= 0]] = np.arange((codes >= 0).sum())
@@ -171,22 +171,22 @@ def vectors_per_node(arity: int) -> int:
 
 
 def _child_codes(tree: Tree) -> NDArray[np.int64]:
-    """The nodes except the root, as `Structure.children` has them: inner nodes by number, leaves as -1 - label."""
+    """Return the nodes except the root, as in `Structure.children`: inner nodes by number, leaves as -1 - label."""
     numbers = np.cumsum(tree.n_children > 0) - 1
     return np.where(tree.label >= 0, -1 - tree.label, numbers)[1:]
 
 
 def ranks(counts: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Concatenated ranges 0, ..., count - 1."""
+    """Return concatenated ranges 0, ..., count - 1."""
     return np.arange(int(counts.sum())) - np.repeat(np.cumsum(counts) - counts, counts)
 
 
 def max_depth(n_labels: int, arity: int) -> int:
-    """Default maximum depth of a learned tree: that of a complete tree plus a half, at least one more level."""
+    """Return the default maximum depth: that of a complete tree plus a half, at least one more level."""
     complete = complete_depth(n_labels, arity)
     return complete + max(1, complete // 2)
 
 
 def complete_depth(n_labels: int, arity: int) -> int:
-    """Depth of a complete tree."""
+    """Return the depth of a complete tree."""
     return max(1, math.ceil(math.log(max(2, n_labels)) / math.log(arity) - 1e-9))

@@ -33,7 +33,7 @@ LARGEST_MEAN = 1e6  # bound of the values of a mean representation, since rows m
 
 
 def suggested_passes(n_rows: int, multi_label: bool) -> int:
-    """Default number of passes, half as many for multi-label rows, each of which teaches several labels.
+    """Return the default number of passes, half as many for multi-label rows, each of which teaches several labels.
 
     >>> suggested_passes(100, False), suggested_passes(1_000_000, False), suggested_passes(1_000_000, True)
     (50, 12, 6)
@@ -209,7 +209,7 @@ class Training(Learner):
 
 
 def ranges_between_assignments(n: int, done: int, every: int) -> Iterator[range]:
-    """Ranges that cover 0 to n - 1 and end where the total, with `done` before, is a multiple of `every`.
+    """Return ranges that cover 0 to n - 1 and end where the total, with `done` before, is a multiple of `every`.
 
     >>> list(ranges_between_assignments(10, 20, 8))
     [range(0, 4), range(4, 10)]

@@ -193,7 +193,7 @@ def _add_run(scores, weights, start, stop, x):
 
 @kernel
 def _score_sparse(scores, indices, values, weights, bias):
-    """The scores of one sparse row; columns the weights do not have are features never seen."""
+    """Compute the scores of one sparse row; columns the weights do not have are features never seen."""
     n_labels = np.uint64(bias.size)
     n_features = np.uint64(weights.shape[0])
     for start in range(np.uint64(0), n_labels, np.uint64(LABEL_BLOCK)):
@@ -252,7 +252,7 @@ def score_dense_row(x, weights, bias, scores):
 
 @kernel
 def score_sparse_rows(indptr, indices, values, weights, bias, scores):
-    """Sparse rows against feature-major weights."""
+    """Score sparse rows by feature-major weights."""
     for row in range(indptr.size - 1):
         first, last = indptr[row], indptr[row + 1]
         _score_sparse(scores[row], indices[first:last], values[first:last], weights, bias)
@@ -260,7 +260,7 @@ def score_sparse_rows(indptr, indices, values, weights, bias, scores):
 
 @kernel
 def score_packed_rows(indptr, indices, values, feature_indptr, labels, weights, bias, scores):
-    """Sparse rows against packed weights: feature f has weights[feature_indptr[f]:feature_indptr[f + 1]]."""
+    """Score sparse rows by packed weights: feature f has weights[feature_indptr[f]:feature_indptr[f + 1]]."""
     n_features = feature_indptr.size - 1
     for row in range(indptr.size - 1):
         line = scores[row]
@@ -274,7 +274,7 @@ def score_packed_rows(indptr, indices, values, feature_indptr, labels, weights, 
 
 @kernel
 def count_used(weights, squares, n_labels, counts):
-    """Weights of every feature that were ever updated, among the first `n_labels` labels."""
+    """Count the weights of every feature that were ever updated, among the first `n_labels` labels."""
     for f in range(weights.shape[0]):
         w, s, count = weights[f], squares[f], 0
         for c in range(n_labels):
@@ -297,7 +297,7 @@ def pack_used(weights, squares, n_labels, feature_indptr, labels, packed_weights
 
 @kernel
 def unpack(feature_indptr, labels, packed, table):
-    """Packed weights, or their squares, back into a feature-major table."""
+    """Unpack weights, or their squares, into a feature-major table."""
     for f in range(feature_indptr.size - 1):
         for q in range(feature_indptr[f], feature_indptr[f + 1]):
             table[f, labels[q]] = packed[q]
@@ -308,7 +308,7 @@ def unpack(feature_indptr, labels, packed, table):
 
 @fast_kernel
 def to_probabilities(scores, link, normalise):
-    """Scores of one row to probabilities, in place; normalised over the labels for multi-class."""
+    """Convert scores of one row to probabilities, in place; normalised over the labels for multi-class."""
     if link == SOFTMAX_LINK:
         softmax(scores)
         return
@@ -328,7 +328,7 @@ def to_probabilities(scores, link, normalise):
 
 @fast_kernel
 def rows_to_probabilities(scores, link, normalise):
-    """`to_probabilities` of every row."""
+    """Convert the scores of every row with `to_probabilities`."""
     for i in range(scores.shape[0]):
         to_probabilities(scores[i], link, normalise)
 
@@ -352,14 +352,14 @@ def _best(scores, ids, best):
 
 @kernel
 def best_of_rows(scores, ids, best):
-    """The best labels of every row and their scores."""
+    """Compute the best labels of every row and their scores."""
     for i in range(scores.shape[0]):
         _best(scores[i], ids[i], best[i])
 
 
 @kernel
 def best_of_allowed(scores, weights, ids, best):
-    """The best labels with a weight of every row and their scores; there are at least as many."""
+    """Compute the best labels with a weight of every row and their scores; there are at least as many."""
     allowed = empty(weights.size, np.float32)
     for i in range(scores.shape[0]):
         for c in range(weights.size):

@@ -52,7 +52,7 @@ class LinearModel(FromAllProbabilities):
         raise NotImplementedError
 
     def scores(self, rows: Rows) -> Floats:
-        """Scores of all labels for each row."""
+        """Return scores of all labels for each row."""
         raise NotImplementedError
 
     def top_k(self, rows: Rows, k: int, search: Link, threads: int = 1) -> tuple[NDArray[np.int64], Floats]:
@@ -118,7 +118,7 @@ class LinearModel(FromAllProbabilities):
         return row_entries(row, self.n_features)
 
     def weights_of(self, labels: NDArray[np.int64], columns: NDArray[Any]) -> Floats:
-        """The weights of labels for these features."""
+        """Return the weights of labels for these features."""
         raise NotImplementedError
 
     def without_labels(self, kept: NDArray[np.bool_]) -> LinearModel:

@@ -30,7 +30,7 @@ FREE, IN_USE = -1, -2  # of a line; other numbers: where it was moved
 
 @bare_inline_kernel
 def _use(slot, stored, width, store):
-    """How much the weights of a record matter: the upper half of the sum of their squares, in the order of the numbers."""
+    """Return how much the weights of a record matter: the upper half of the sum of their squares, in their order."""
     weights = vector.load_halves_at(record_address(store, slot & LOWER_HALF, width))
     weights = vector.choose(stored, weights, vector.splat(ZERO))
     return reinterpret(np.float32(vector.total(vector.multiply(weights, weights))), np.uint32) >> np.uint32(16)

@@ -28,7 +28,7 @@ HIGHEST_RANK, HIGHEST_CODE = 0x7BFF >> DROPPED_BITS, 0x7F
 
 @kernel
 def stored_lanes(block, blocks):
-    """How many lanes of a block need to be stored: those of children, and one for all that are free."""
+    """Return how many lanes of a block need to be stored: those of children, and one for all that are free."""
     return blocks.used[block] + (1 if has_free_lane(block, blocks) else 0)
 
 
@@ -81,7 +81,7 @@ def pack_records(n_blocks, blocks, store, features, weights, squares):
 
 @kernel
 def can_grow(growth, n_nodes, nodes, blocks):
-    """Whether every node that the policy may select has its auxiliary classifier."""
+    """Return whether every node that the policy may select has its auxiliary classifier."""
     policy, arity = growth[0], growth[1]
     for node in range(n_nodes):
         if node > 0 and nodes.label[node] >= 0:

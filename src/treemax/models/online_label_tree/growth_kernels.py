@@ -126,7 +126,7 @@ def _put_child(child, parent, block, nodes, blocks, counts):
 
 @inline_kernel
 def may_grow(node, policy, arity, nodes):
-    """Whether a node may get more children, or a node inserted below it, so that it needs its auxiliary classifier."""
+    """Return whether a node needs its auxiliary classifier, for more children or a node inserted below it."""
     if policy == COMPLETE:
         return nodes.n_children[node] == 0 or 2 < nodes.n_children[node] + 1 <= arity
     if policy == ONE_LEVEL:
@@ -138,7 +138,7 @@ def may_grow(node, policy, arity, nodes):
 
 @inline_kernel
 def leaf_may_grow(leaf, policy, nodes):
-    """Whether a new leaf needs an auxiliary classifier: with the paper's policies, beside inner nodes only."""
+    """Return whether a new leaf needs an auxiliary classifier: with the paper's policies, beside inner nodes only."""
     if policy == COMPLETE:
         return True
     if policy == ONE_LEVEL or policy == NO_GROWTH:
@@ -373,8 +373,9 @@ def _room_to_extend(node, nodes, blocks, store, counts):
 
 
 @kernel
-def update_tree(labels, indices, values, growth, nodes, blocks, store, leaf_of, counts, found, room):
+def update_tree(labels, x, growth, nodes, blocks, store, leaf_of, counts, found, room):
     """Algorithm 4, UpdateTree, for the labels of one row; False if the capacity is exhausted."""
+    indices, values = x
     policy, arity, most_children = growth[0], growth[1], growth[2]
     if policy == NO_GROWTH:
         return True
@@ -399,17 +400,18 @@ def update_tree(labels, indices, values, growth, nodes, blocks, store, leaf_of, 
 
 
 @kernel
-def grow_tree(
-    indptr, indices, values, target_indptr, target_ids, order, start, growth, nodes, blocks, store, leaf_of, counts,
-    found,
-):  # fmt: skip
+def grow_tree(rows, targets, order, start, growth, tree, found):
     """Add a leaf for every new label of the rows order[start:], without training; returns the position of the first row
-    that is not complete."""
+    that is not complete. The arguments are plain tuples, see `learn`."""
+    indptr, indices, values = rows
+    target_indptr, target_ids, _ = targets
+    nodes, blocks, store, leaf_of, counts = tree
     room = np.empty(LANES, np.float32)
     for i in range(start, order.size):
         row = order[i]
         labels = target_ids[target_indptr[row] : target_indptr[row + 1]]
-        x = slice(indptr[row], indptr[row + 1])
-        if not update_tree(labels, indices[x], values[x], growth, nodes, blocks, store, leaf_of, counts, found, room):
+        own = slice(indptr[row], indptr[row + 1])
+        x = indices[own], values[own]
+        if not update_tree(labels, x, growth, nodes, blocks, store, leaf_of, counts, found, room):
             return i
     return order.size

@@ -131,7 +131,7 @@ def all_lanes(width):
 
 @bare_inline_kernel
 def has_free_lane(block, blocks):
-    """Whether a block has lanes without a child that hold the auxiliary classifier."""
+    """Return whether a block has lanes without a child that hold the auxiliary classifier."""
     used = blocks.used[block]
     return used < blocks.width[block] and (blocks.lanes[block] >> np.uint32(used)) & np.uint32(1) > 0
 
@@ -194,7 +194,7 @@ def find_all(block, indices, blocks, store, found):
 
 @bare_inline_kernel
 def table_bits(n_records):
-    """The size of a table that is filled to three quarters at most."""
+    """Return the size of a table that is filled to three quarters at most."""
     bits = SMALLEST_TABLE_BITS
     while 3 * (1 << bits) < 4 * n_records:
         bits += 1
@@ -210,7 +210,7 @@ def bytes_needed(lines, slots, counts):
 
 @bare_inline_kernel
 def fits(lines, slots, store, counts):
-    """Whether there is capacity for so many more lines and slots, and the bound on memory allows them."""
+    """Return whether there is capacity for so many more lines and slots, and the bound on memory allows them."""
     return (
         counts[LINES] + lines <= store.chunks.size << CHUNK_BITS
         and counts[SLOTS] + slots <= store.slots.size
@@ -332,7 +332,7 @@ def insert(block, feature, blocks, store, counts):
 
 @bare_inline_kernel
 def block_scores(block, values, blocks, found):
-    """The scores of a block's classifiers for a row, once its records are found; of no meaning in lanes that it lacks."""
+    """Return the scores of a block's classifiers for a row whose records are found; lanes that it lacks have any."""
     score = vector.load(blocks.bias, np.uint64(block) * np.uint64(LANES))
     for p in range(np.uint64(values.size)):
         if found[p] != _MISSING:
@@ -342,7 +342,7 @@ def block_scores(block, values, blocks, found):
 
 @bare_inline_kernel
 def _moved(weight, squares, step, learner):
-    """A weight after a step of AdaGrad (its sum of squares includes the step), or of plain gradient descent."""
+    """Return a weight after a step of AdaGrad (its sum of squares includes the step), or of plain gradient descent."""
     rate = vector.multiply(step, vector.splat(learner[0]))
     if learner[3] > ZERO:
         rate = vector.divide(rate, vector.square_root(vector.add(squares, vector.splat(learner[1]))))

@@ -69,8 +69,9 @@ def _plan(count, n_features, nodes, blocks, store, counts, scratch):
 
 
 @bare_kernel
-def _update_classifiers(labels, indices, values, learns_root, nodes, blocks, store, leaf_of, counts, scratch, learner):
+def _update_classifiers(labels, x, learns_root, nodes, blocks, store, leaf_of, counts, scratch, learner):
     """Algorithm 7, UpdateClassifiers, for one row; False, with nothing changed, if the capacity is exhausted."""
+    indices, values = x
     count = _assign_to_nodes(labels, nodes, leaf_of, scratch)
     lines, slots = _plan(count, indices.size, nodes, blocks, store, counts, scratch)
     if lines >= 0 and learns_root:
@@ -101,28 +102,28 @@ def _update_classifiers(labels, indices, values, learns_root, nodes, blocks, sto
 
 
 @kernel
-def learn(
-    indptr, indices, values, target_indptr, target_ids, row_weights, order, start, learns_root, rates, constants,
-    growth, nodes, blocks, store, leaf_of, counts, scratch,
-):  # fmt: skip
+def learn(rows, targets, order, start, learns_root, rates, settings, tree, scratch):
     """Algorithm 3, OPLT.Train, on the rows order[start:]; with a tree that has all labels, Algorithm 1.
 
     Returns the number of rows learned, which is smaller if an array must be enlarged first. With `learns_root` the
-    root has a classifier too, of whether a row has any label. `constants` are AdaGrad's epsilon, the least gradient,
-    and whether AdaGrad is used. `row_weights` multiply the gradients; empty for one.
+    root has a classifier too, of whether a row has any label. The settings are AdaGrad's epsilon, the least gradient
+    and whether AdaGrad is used, and those of growth. Row weights multiply the gradients; empty for one.
     """
+    indptr, indices, values = rows
+    target_indptr, target_ids, row_weights = targets
+    constants, growth = settings
+    nodes, blocks, store, leaf_of, counts = tree
     room = np.empty(LANES, np.float32)
     for i in range(start, order.size):
         row = order[i]
         labels = target_ids[target_indptr[row] : target_indptr[row + 1]]
-        x = slice(indptr[row], indptr[row + 1])
+        own = slice(indptr[row], indptr[row + 1])
+        x = indices[own], values[own]
         weight = row_weights[row] if row_weights.size else ONE
         learner = (rates[i], constants[0], constants[1], constants[2], weight)
         found = scratch.found
-        if not update_tree(labels, indices[x], values[x], growth, nodes, blocks, store, leaf_of, counts, found, room):
+        if not update_tree(labels, x, growth, nodes, blocks, store, leaf_of, counts, found, room):
             return i
-        if not _update_classifiers(
-            labels, indices[x], values[x], learns_root, nodes, blocks, store, leaf_of, counts, scratch, learner
-        ):
+        if not _update_classifiers(labels, x, learns_root, nodes, blocks, store, leaf_of, counts, scratch, learner):
             return i
     return order.size

@@ -78,6 +78,11 @@ class OnlineTree:
         self.store = self.store._replace(free=_enlarged(self.store.free, 0))
         self.reserve()
 
+    @property
+    def arrays(self) -> tuple[Any, ...]:
+        """The arrays as kernels take them that change the tree."""
+        return self.nodes, self.blocks, self.store, self.leaf_of, self.counts
+
     # --- capacity ---------------------------------------------------------------------------------------
 
     def reserve(self, nodes: int = 0, blocks: int = 0, lines: int = 0, slots: int = 0) -> None:
@@ -340,7 +345,7 @@ class OnlineTree:
     def top_k(
         self, rows: Rows, k: int, search: int | None = None, threads: int = 1
     ) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
-        """Ids (-1 where fewer were found) and probabilities of the k best labels, by a beam of width `search`.
+        """Return ids (-1 where fewer were found) and probabilities of the k best labels, by a beam of width `search`.
 
         None is exact, by uniform-cost search.
         """
@@ -351,7 +356,7 @@ class OnlineTree:
     def top_k_weighted(
         self, rows: Rows, k: int, weights: NDArray[np.float32], search: int | None = None, threads: int = 1
     ) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
-        """The k labels with the largest products of probability and weight; subtrees of weight 0 are not searched."""
+        """Return the k labels with the largest products of probability and weight, without subtrees of weight 0."""
         ids, probabilities = empty_top_k(len(rows), k)
         width = self.n_nodes if search is None else min(search, self.n_nodes)
         of_nodes = largest_weights(self, self.nodes.parent, self.leaf_of, weights, self.n_nodes)
@@ -362,7 +367,7 @@ class OnlineTree:
     def top_k_allowed(
         self, rows: Rows, k: int, n_first: int, weights: NDArray[np.float32], search: int | None, threads: int = 1
     ) -> TopKAllowed:
-        """The `n_first` best of all labels and the k best of those with a weight, in one search."""
+        """Return the `n_first` best of all labels and the k best of those with a weight, in one search."""
         found = TopKAllowed.empty(len(rows), n_first, k)
         width = self.n_nodes if search is None else min(search, self.n_nodes)
         of_nodes = largest_weights(self, self.nodes.parent, self.leaf_of, weights, self.n_nodes) if k else ALL_ONE
@@ -370,15 +375,15 @@ class OnlineTree:
         return found
 
     def probabilities(self, rows: Rows, search: int | None = None, threads: int = 1) -> NDArray[np.float32]:
-        """The probability of every label."""
+        """Return the probability of every label."""
         return self._all_probabilities(self._arguments(), rows, threads)
 
     def path_probabilities(self, rows: Rows, threads: int = 1) -> NDArray[np.float32]:
-        """The product of the classifiers on the path to every label (equation 2), siblings not scaled."""
+        """Return the product of the classifiers on the path to every label (equation 2), siblings not scaled."""
         return self._all_probabilities(self._arguments(scaled=False), rows, threads)
 
     def root_probabilities(self, rows: Rows, threads: int = 1) -> NDArray[np.float32]:
-        """The probability that a row has any label at all."""
+        """Return the probability that a row has any label at all."""
         out = np.empty((len(rows), 1), dtype=np.float32)
         search_rows(search_kernels.root_probabilities, self._arguments(), rows, threads, (), out)
         return out[:, 0]
@@ -391,22 +396,22 @@ class OnlineTree:
     def of_labels(
         self, rows: Rows, ids: NDArray[np.int64], search: int | None = None, threads: int = 1
     ) -> NDArray[np.float32]:
-        """The probabilities of given labels, ids[i] those of row i; 0 where the id is -1."""
+        """Return the probabilities of given labels, ids[i] those of row i; 0 where the id is -1."""
         out = np.empty(ids.shape, dtype=np.float32)
         options = (read_only(self.leaf_of),)
         search_rows(search_kernels.probabilities_of, self._arguments(), rows, threads, options, read_only(ids), out)
         return out
 
     def above(self, rows: Rows, threshold: float, search: int | None = None, threads: int = 1) -> SparseProbabilities:
-        """All labels with at least this probability."""
+        """Return all labels with at least this probability."""
         return search_above(search_kernels.labels_above, self._arguments(), rows, threshold, threads)
 
     def trace(self, row: Rows, ids: list[int], scores: list[float], search: int | None = None) -> Trace:
-        """The paths to labels, for `explain`."""
+        """Return the paths to labels, for `explain`."""
         return trace_labels(self, row, ids)
 
     def can_grow(self, growth: tuple[int, int, int, float, bool]) -> bool:
-        """Whether the tree can be extended with the settings `growth`."""
+        """Return whether the tree can be extended with the settings `growth`."""
         return bool(file_kernels.can_grow(growth, self.n_nodes, self.nodes, self.blocks))
 
     @property
@@ -416,7 +421,7 @@ class OnlineTree:
 
     def _arguments(self, scaled: bool | None = None) -> Arguments:
         """Return the function that builds the first arguments of a search kernel."""
-        state = (
+        tree = (
             self.one_label,
             self.scaled if scaled is None else scaled,
             self.n_nodes,
@@ -425,7 +430,7 @@ class OnlineTree:
             Blocks(*map(read_only, self.blocks)),
             Store(*map(read_only, self.store)),
         )
-        return lambda rows: (rows.indptr, rows.indices, rows.values, *state)
+        return lambda rows: (rows.indptr, rows.indices, rows.values, tree)
 
 
 def _grows(used: NDArray[np.int64], lanes: NDArray[np.uint32]) -> NDArray[np.bool_]:

@@ -1,4 +1,8 @@
-"""Searches of an online label tree: beam, exact, all labels, given labels, labels above a threshold."""
+"""Searches of an online label tree: beam, exact, all labels, given labels, labels above a threshold.
+
+`tree` is a plain tuple, which is faster where Python calls a search for every row: whether rows have one label, whether
+the probabilities of siblings are scaled, the number of nodes, the most children of one, and the arrays.
+"""
 
 from __future__ import annotations
 
@@ -49,7 +53,7 @@ def _root_probability(indices, values, one_label, blocks, store, found, scores):
 
 @kernel
 def _rooms(indptr, widest):
-    """Scratch for one row: addresses of its records, scores of a node's children."""
+    """Return scratch for one row: addresses of its records, scores of a node's children."""
     longest = 0
     for i in range(indptr.size - 1):
         longest = max(longest, indptr[i + 1] - indptr[i])
@@ -57,13 +61,12 @@ def _rooms(indptr, widest):
 
 
 @kernel
-def weighted_search(
-    indptr, indices, values, one_label, scaled, n_nodes, widest, nodes, blocks, store, width, node_weights, ids, probabilities
-):  # fmt: skip
-    """The largest products of probability and weight, with at most `width` opened nodes a level.
+def weighted_search(indptr, indices, values, tree, width, node_weights, ids, probabilities):
+    """Compute the largest products of probability and weight, with at most `width` opened nodes a level.
 
     `node_weights` are those of `largest_weights`; labels of weight 0 are left out.
     """
+    one_label, scaled, n_nodes, widest, nodes, blocks, store = tree
     found, scores = _rooms(indptr, widest)
     heap_nodes, heap_products = np.empty(n_nodes, np.int64), np.empty(n_nodes, np.float32)
     of_node, level = np.empty(n_nodes, np.float32), np.empty(n_nodes, np.int64)  # of the nodes that were reached
@@ -113,16 +116,14 @@ def weighted_search(
 
 
 @kernel
-def allowed_search(
-    indptr, indices, values, one_label, scaled, n_nodes, widest, nodes, blocks, store, width, node_weights, first, of_first,
-    ids, probabilities,
-):  # fmt: skip
+def allowed_search(indptr, indices, values, tree, width, node_weights, first, of_first, ids, probabilities):
     """Algorithm 10, uniform-cost search, for the best of all labels (`first`) and the best allowed ones, those below nodes
     with a weight, with at most `width` opened nodes a level for each; either may have no columns.
 
     Nodes are opened in order of probability, until the next one cannot improve the labels found. No node is more
     probable than its parent, so that these are the nodes of a beam, or with a large `width` the true top k.
     """
+    one_label, scaled, n_nodes, widest, nodes, blocks, store = tree
     found, scores = _rooms(indptr, widest)
     heap, heap_scores = np.empty(n_nodes, np.int64), np.empty(n_nodes, np.float32)  # 4 * node + what it is opened for
     level = np.empty(n_nodes, np.int64)  # of the nodes that were reached
@@ -185,8 +186,9 @@ def allowed_search(
 
 
 @kernel
-def root_probabilities(indptr, indices, values, one_label, scaled, n_nodes, widest, nodes, blocks, store, out):
-    """The probability of the root for each row: that it has a label."""
+def root_probabilities(indptr, indices, values, tree, out):
+    """Compute the probability of the root for each row: that it has a label."""
+    one_label, _, _, widest, _, blocks, store = tree
     found, scores = _rooms(indptr, widest)
     for row in range(indptr.size - 1):
         x = slice(indptr[row], indptr[row + 1])
@@ -194,8 +196,9 @@ def root_probabilities(indptr, indices, values, one_label, scaled, n_nodes, wide
 
 
 @kernel
-def all_probabilities(indptr, indices, values, one_label, scaled, n_nodes, widest, nodes, blocks, store, out):
-    """The probability of every label for each row: every node is visited. Labels without a leaf have none."""
+def all_probabilities(indptr, indices, values, tree, out):
+    """Compute the probability of every label for each row: every node is visited. Labels without a leaf have none."""
+    one_label, scaled, n_nodes, widest, nodes, blocks, store = tree
     found, scores = _rooms(indptr, widest)
     waiting, above = np.empty(n_nodes, np.int64), np.empty(n_nodes, np.float32)
     for row in range(indptr.size - 1):
@@ -220,10 +223,9 @@ def all_probabilities(indptr, indices, values, one_label, scaled, n_nodes, wides
 
 
 @kernel
-def probabilities_of(
-    indptr, indices, values, one_label, scaled, n_nodes, widest, nodes, blocks, store, leaf_of, ids, out
-):
-    """The probabilities of given labels (0 for -1): only the nodes above them are visited, each once a row."""
+def probabilities_of(indptr, indices, values, tree, leaf_of, ids, out):
+    """Compute the probabilities of given labels (0 for -1): only the nodes above them are visited, each once a row."""
+    one_label, scaled, n_nodes, widest, nodes, blocks, store = tree
     found, scores = _rooms(indptr, widest)
     of_node = np.empty(n_nodes, np.float32)
     known_in = np.full(n_nodes, -1, np.int64)  # the row for which a node's probability is known
@@ -256,9 +258,10 @@ def probabilities_of(
 
 
 @kernel
-def labels_above(indptr, indices, values, one_label, scaled, n_nodes, widest, nodes, blocks, store, threshold, starts):
-    """All labels whose probability is at least `threshold`: no branch below it is opened. Those of row i are
+def labels_above(indptr, indices, values, tree, threshold, starts):
+    """Return all labels whose probability is at least `threshold`: no branch below it is opened. Those of row i are
     starts[i] to starts[i + 1] of what is returned."""
+    one_label, scaled, n_nodes, widest, nodes, blocks, store = tree
     found, scores = _rooms(indptr, widest)
     waiting, above = np.empty(n_nodes, np.int64), np.empty(n_nodes, np.float32)
     ids, probabilities = np.empty(64, np.int64), np.empty(64, np.float32)

@@ -232,9 +232,8 @@ def _grow(
     found, done = np.empty(_longest(rows), dtype=np.uint64), 0
     while done < len(order):
         done = growth_kernels.grow_tree(
-            rows.indptr, rows.indices, rows.values, targets.indptr, targets.ids, order, done, settings.growth, tree.nodes,
-            tree.blocks, tree.store, tree.leaf_of, tree.counts, found,
-        )  # fmt: skip
+            tuple(rows.arrays), _arrays(targets), order, done, settings.growth, tree.arrays, found
+        )
         if done < len(order):
             _reserve_wanted(tree)
 
@@ -254,9 +253,8 @@ def _learn_piece(
     def work(thread: int) -> None:
         stop, scratch = cuts[thread + 1], _scratch(tree, rows)
         done[thread] = learning_kernels.learn(
-            rows.indptr, rows.indices, rows.values, targets.indptr, targets.ids, targets.row_weights, order[:stop], done[thread],
-            not tree.one_label, rates, settings.constants, settings.growth, tree.nodes, tree.blocks, tree.store,
-            tree.leaf_of, tree.counts, scratch,
+            tuple(rows.arrays), _arrays(targets), order[:stop], done[thread], not tree.one_label, rates,
+            (settings.constants, settings.growth), tree.arrays, scratch,
         )  # fmt: skip
         tree.scratch.append(scratch)
 
@@ -296,6 +294,10 @@ def _scratch(tree: OnlineTree, rows: SparseRows) -> Scratch:
         np.zeros(n_blocks, dtype=np.uint32),
         np.empty(longest, dtype=np.uint64),
     )
+
+
+def _arrays(targets: Targets) -> tuple[Any, ...]:
+    return targets.indptr, targets.ids, targets.row_weights
 
 
 def _longest(rows: SparseRows) -> int:

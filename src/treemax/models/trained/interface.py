@@ -34,10 +34,10 @@ class TrainedModel(Protocol):
     """
 
     def top_k(self, rows: Rows, k: int, search: Any, threads: int = 1) -> tuple[Ids, Floats]:
-        """Ids (-1 where fewer were found) and probabilities of the k best labels of each row, best first."""
+        """Return ids (-1 where fewer were found) and probabilities of the k best labels of each row, best first."""
 
     def top_k_weighted(self, rows: Rows, k: int, weights: Floats, search: Any, threads: int = 1) -> tuple[Ids, Floats]:
-        """The k labels with the largest products of probability and weight, and their probabilities.
+        """Return the k labels with the largest products of probability and weight, and their probabilities.
 
         `weights` has the weight of every label; labels of weight 0 are left out.
         """
@@ -45,16 +45,16 @@ class TrainedModel(Protocol):
     def top_k_allowed(
         self, rows: Rows, k: int, n_first: int, weights: Floats, search: Any, threads: int = 1
     ) -> TopKAllowed:
-        """The `n_first` best of all labels (may be 0), as of `top_k`, and the k best of those with a weight."""
+        """Return the `n_first` best of all labels (may be 0), as of `top_k`, and the k best of those with a weight."""
 
     def probabilities(self, rows: Rows, search: Any, threads: int = 1) -> Floats:
-        """The probability of every label for each row."""
+        """Return the probability of every label for each row."""
 
     def above(self, rows: Rows, threshold: float, search: Any, threads: int = 1) -> SparseProbabilities:
-        """All labels with at least this probability, by row and id."""
+        """Return all labels with at least this probability, by row and id."""
 
     def of_labels(self, rows: Rows, ids: Ids, search: Any, threads: int = 1) -> Floats:
-        """The probabilities of given labels, ids[i] those of row i; 0 where the id is -1."""
+        """Return the probabilities of given labels, ids[i] those of row i; 0 where the id is -1."""
 
     def to_parts(self, resume: bool = False) -> tuple[dict[str, Any], Arrays]:
         """Return the model as a JSON-able header and arrays; with `resume`, including the optimiser state."""
@@ -68,7 +68,7 @@ class FromAllProbabilities:
     """Mixin: all other predictions for a model that always computes the probabilities of all labels."""
 
     def probabilities(self, rows: Rows, search: Any, threads: int = 1) -> Floats:
-        """The probability of every label for each row."""
+        """Return the probability of every label for each row."""
         raise NotImplementedError
 
     def top_k_weighted(self, rows: Rows, k: int, weights: Floats, search: Any, threads: int = 1) -> tuple[Ids, Floats]:

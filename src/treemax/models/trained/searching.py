@@ -140,16 +140,27 @@ def search_rows(
 def search_above(
     search: Callable[..., Any], arguments: Arguments, rows: Rows, threshold: float, threads: int
 ) -> SparseProbabilities:
-    """Return all labels with at least this probability."""
+    """Return all labels with at least this probability; `search` writes where those of each row start."""
+
+    def search_block(block: SparseRows) -> SparseProbabilities:
+        starts = np.empty(len(block) + 1, dtype=np.int64)
+        ids, probabilities = search(*arguments(block), np.float32(threshold), starts)
+        return SparseProbabilities(np.repeat(np.arange(len(block)), np.diff(starts)), ids, probabilities)
+
+    return search_sorted(search_block, rows, threads)
+
+
+def search_sorted(search: Callable[[SparseRows], SparseProbabilities], rows: Rows, threads: int) -> SparseProbabilities:
+    """Call `search` for blocks of rows, and sort what it finds by row and id."""
     sparse = sparsified(rows)
     parts: dict[int, SparseProbabilities] = {}
 
     def search_block(block: slice) -> None:
-        starts = np.empty(block.stop - block.start + 1, dtype=np.int64)
-        ids, probabilities = search(*arguments(sparse[block]), np.float32(threshold), starts)
-        row = np.repeat(np.arange(block.start, block.stop), np.diff(starts))
-        order = np.lexsort((ids, row))
-        parts[block.start] = SparseProbabilities(row, ids[order], probabilities[order])
+        found = search(sparse[block])
+        order = np.lexsort((found.ids, found.rows))
+        parts[block.start] = SparseProbabilities(
+            block.start + found.rows[order], found.ids[order], found.probabilities[order]
+        )
 
     run_all(blocks(len(rows), 1), search_block, threads)
     return SparseProbabilities(*map(np.concatenate, zip(*[parts[start] for start in sorted(parts)])))

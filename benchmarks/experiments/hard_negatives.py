@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 import sys
 import time
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -25,11 +26,11 @@ SEEDS = (1, 2, 3)
 KS = (1, 3, 5)
 
 
-def measured(data: Data, share: float) -> tuple[np.ndarray, float]:
-    """P@k in per cent, the mean over seeds, and the least processor time of a training."""
+def measured(data: Data, seeds: Sequence[int], **parameters: Any) -> tuple[np.ndarray, float]:
+    """P@k of LabelTree in per cent, the mean over seeds, and the least processor time of a training."""
     driver, figures, seconds = load_driver(DRIVERS / "treemax.py"), [], []
-    for seed in SEEDS:
-        settings = {"model": "label-tree", "threads": 1, "verbose": 0, "random_state": seed, "hard_negatives": share}
+    for seed in seeds:
+        settings = {"model": "label-tree", "threads": 1, "verbose": 0, "random_state": seed, **parameters}
         loaded, start = driver.load(data, settings), time.process_time()
         model = driver.train(loaded, settings, None)
         seconds.append(time.process_time() - start)
@@ -43,7 +44,7 @@ def measured(data: Data, share: float) -> tuple[np.ndarray, float]:
 def line_of(suite: str) -> list[Any]:
     """P@k without hard negatives, the differences to it with each share, and the ratios of time."""
     data = Data(suites.prepared(suite, validation=True))
-    (without, seconds), *others = (measured(data, share) for share in SHARES)
+    (without, seconds), *others = (measured(data, SEEDS, hard_negatives=share) for share in SHARES)
     gains = [round(float(gain), 2) for figures, _ in others for gain in figures - without]
     line = [suite, *(round(float(figure), 2) for figure in without)]
     return [*line, *gains, *(round(own / seconds, 2) for _, own in others)]

@@ -51,14 +51,11 @@ FIGURES = {  # what is found -> the column of the table
 
 
 @numba.njit(nogil=True, error_model="numpy")  # not cached: the cache does not see when the kernel changes
-def _singly(
-    rows, roots, children, starts, classes, planes, plane_bias, halves, scale, bias, widest, n_labels, ids, probabilities
-):  # fmt: skip
+def _singly(rows, structure, planes, leaves, widest, n_labels, ids, probabilities):
     for i in range(rows.shape[0]):
         kernels.predict(
-            rows[i : i + 1], roots, children, starts, classes, planes, plane_bias, halves, scale, bias, widest, n_labels,
-            ids[i : i + 1], probabilities[i : i + 1],
-        )  # fmt: skip
+            rows[i : i + 1], structure, planes, leaves, widest, n_labels, ids[i : i + 1], probabilities[i : i + 1]
+        )
 
 
 def singly(
@@ -66,9 +63,8 @@ def singly(
 ) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
     """The best k of each row, from one call of the kernel a row, without Python in between."""
     ids, probabilities = np.empty((len(rows), k), np.int64), np.empty((len(rows), k), np.float32)
-    _singly(
-        rows, *model.structure, model.planes, model.plane_bias, *model.leaves, model.widest, model.n_labels, ids, probabilities
-    )  # fmt: skip
+    parts = tuple(model.structure), (model.planes, model.plane_bias), tuple(model.leaves)
+    _singly(rows, *parts, model.widest, model.n_labels, ids, probabilities)
     return ids, probabilities
 
 

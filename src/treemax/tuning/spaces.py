@@ -86,7 +86,7 @@ TEXT_SPACES: dict[str, Space] = {
 COMMON_CHANGES: dict[str, tuple[dict[str, Any], ...]] = {
     "label-tree": ({"n_trees": 3}, {"n_trees": 8}),
     "one-vs-all": ({"passes": 12},),
-    "online-label-tree": ({"passes": 3, "shuffle": True},),
+    "online-label-tree": ({"passes": 3},),
     "learned-tree": ({"dimension": 200},),
     "recall-tree": ({"passes": 12},),
     "softmax-forest": ({"alpha": 0.003}, {"n_trees": 8}),

@@ -116,15 +116,28 @@ def test_dense_and_sparse_rows_are_learned_alike(one_label):
     np.testing.assert_array_equal(dense.predict_proba(X), dense.predict_proba(X.toarray()))
 
 
-def test_fit_takes_the_rows_as_they_come():
+def test_rows_that_are_sorted_by_label_do_no_harm():
+    """`fit` shuffles the rows, in every pass anew."""
+    random = np.random.RandomState(0)
+    y = random.randint(100, size=2000)
+    X = sp.csr_matrix(random.normal(size=(100, 20))[y] + 0.2 * random.normal(size=(2000, 20)))
+    order = np.argsort(y[:1500], kind="stable")
+    right = [
+        OnlineLabelTree(verbose=0, **options).fit(X[:1500][rows], y[:1500][rows]).score(X[1500:], y[1500:])
+        for options, rows in (({}, slice(None)), ({}, order), ({"shuffle": False}, order))
+    ]
+    assert right[1] > right[0] - 0.05 > right[2] + 0.1
+
+
+def test_fit_without_shuffling_takes_the_rows_as_they_come():
     """With labels that arrive in their order, as a stream does; several passes are the stream several times."""
     X, y = data(3, one_label=True)
     order = {label: number for number, label in enumerate(dict.fromkeys(y.tolist()))}
     y = np.array([order[label] for label in y.tolist()])
     streamed = estimator("random").partial_fit(X, y)
-    assert_same_model(estimator("random").fit(X, y), streamed, X)
+    assert_same_model(estimator("random", shuffle=False).fit(X, y), streamed, X)
     streamed.partial_fit(X, y).partial_fit(X, y)
-    fitted = estimator("random", passes=3).fit(X, y)
+    fitted = estimator("random", shuffle=False, passes=3).fit(X, y)
     np.testing.assert_array_equal(fitted._probabilities(as_rows(X)), streamed._probabilities(as_rows(X)))
 
 
@@ -532,7 +545,7 @@ def test_the_sample_of_a_warm_start_is_what_is_learned_first(tree):
     options = {"tree": tree, "sample": 0.2, "random_state": 3}
     shuffled = estimator("best-greedy", shuffle=True, **options).fit(X, y)
     order = next(row_orders(200, 1, 3))
-    assert_same_model(shuffled, estimator("best-greedy", **options).fit(X[order], y[order]), X)
+    assert_same_model(shuffled, estimator("best-greedy", shuffle=False, **options).fit(X[order], y[order]), X)
 
 
 def lowest_above(tree, labels):
@@ -641,7 +654,7 @@ def test_parameters_that_cannot_change_in_the_middle_of_a_stream_are_refused(tmp
 @pytest.mark.parametrize("one_label", [False, True])
 def test_a_tree_that_does_not_grow(one_label, tmp_path):
     X, y = data(23, n_rows=200, one_label=one_label)
-    model = estimator("best-greedy", policy="none", tree="kmeans", sample=0.1).fit(X, y)
+    model = estimator("best-greedy", policy="none", tree="kmeans", sample=0.1, shuffle=False).fit(X, y)
     inside = {label for labels in y[:20] for label in np.atleast_1d(labels).tolist()}
     has_leaf = np.isin(model.classes_, sorted(inside))
     np.testing.assert_array_equal(model.model_.leaf_of >= 0, has_leaf)

@@ -73,8 +73,9 @@ class OnlineLabelTree(OnlineLabelClassifier, WithHierarchy):
     passes : int
         Passes over the data in `fit`.
     shuffle : bool
-        Whether `fit` shuffles the rows in every pass. By default it uses the given order, like a stream; shuffle if
-        rows are sorted by label.
+        Whether `fit` shuffles the rows in every pass. Without it, rows that are sorted by label spoil the tree; but if they
+        are in the order of time, and predictions are about what comes after them, the newest count most. `partial_fit` always
+        uses the given order.
     beam, search
         As in `LabelTree`.
     n_jobs : int or None
@@ -188,7 +189,7 @@ class OnlineLabelTree(OnlineLabelClassifier, WithHierarchy):
     scale_siblings: bool = True
     normalize: bool = True
     passes: int = 1
-    shuffle: bool = False
+    shuffle: bool = True
     beam: int = 10
     search: str = "beam"
     n_jobs: int | None = None

@@ -12,6 +12,8 @@ MODELS = {
     "one against all": treemax.OneVsAll,
     "recall tree": treemax.RecallTree,
     "learned tree": treemax.LearnedTree,
+    "softmax tree": treemax.SoftmaxTree,
+    "softmax forest": treemax.SoftmaxForest,
 }
 
 

@@ -25,12 +25,12 @@ from treemax.models.learned_tree.assignment import RULES
 from treemax.models.learned_tree.model import LARGEST_FACTOR, LearnedTreeModel, padded
 from treemax.models.learned_tree.quality import NodeQuality, described, quality_from_means, quality_from_sums
 from treemax.models.learned_tree.steps import OBJECTIVES, OPTIMIZERS, STATISTICS, LearnedTreeSettings
-from treemax.models.learned_tree.stream import GrowingTree, power_of_two
+from treemax.models.learned_tree.stream import GrowingTree
 from treemax.models.learned_tree.structure import Structure, complete_depth, max_depth
 from treemax.models.learned_tree.training import Training, suggested_passes
 from treemax.models.trained.parts import real_number
 from treemax.models.training.held_out import held_out_rows
-from treemax.models.training.learning_rates import FAR_LONGER, mean_squared_length
+from treemax.models.training.learning_rates import FAR_LONGER, mean_squared_length, power_of_two
 from treemax.parallel.threads import thread_count
 from treemax.parameters import check_choice, check_number, is_auto
 from treemax.trees import Tree, huffman_tree, is_hierarchy, kmeans_tree, label_vectors, random_tree, tree_of

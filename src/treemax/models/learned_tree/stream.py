@@ -22,6 +22,7 @@ from treemax.models.learned_tree.steps import INITIAL_SQUARES, ROWS_AT_ONCE, Lea
 from treemax.models.learned_tree.structure import RunningSums, Structure
 from treemax.models.trained.searching import SparseProbabilities, TopKAllowed
 from treemax.models.trained.tracing import row_entries
+from treemax.models.training.learning_rates import power_of_two
 from treemax.parallel.threads import run_all
 from treemax.trees import Tree
 
@@ -32,11 +33,6 @@ GROWTH = (
 HORIZON = 100  # number of examples of a label that its running mean representation averages over
 LONGEST = 5.0  # rows longer than this multiple of the mean length are shortened, since AdaGrad never forgets them
 RESTARTED_SQUARES = np.float32(1.0)  # initial sums of squares in a model that was saved without its learning state
-
-
-def power_of_two(scale: float) -> float:
-    """Return the power of two nearest to a scale: to multiply and divide by it loses no bits."""
-    return 2.0 ** round(math.log2(scale))
 
 
 @dataclass(frozen=True)

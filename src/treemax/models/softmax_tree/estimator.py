@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, TypeAlias
 
 import numpy as np
@@ -14,7 +14,7 @@ from sklearn.utils import check_random_state
 
 from treemax import modelfile
 from treemax.inputs.labels import LabelIndex, Targets
-from treemax.inputs.rows import Rows, SparseRows, take_rows
+from treemax.inputs.rows import Rows, SparseRows, read_only, take_rows
 from treemax.metrics.density import Perplexity, perplexity, probabilities_of_labels
 from treemax.models.base.classifier import LabelClassifier, TrainingInterrupted
 from treemax.models.base.thread_safety import snapshot_access
@@ -34,7 +34,8 @@ from treemax.models.softmax_tree.state import (
 )
 from treemax.models.softmax_tree.training import table_of
 from treemax.models.trained.parts import real_number
-from treemax.models.training.learning_rates import clip_outliers, mean_squared_length
+from treemax.models.trained.scaling import moments
+from treemax.models.training.learning_rates import clip_outliers, mean_squared_length, power_of_two
 from treemax.parallel.pools import Executor, Table, pool_for
 from treemax.parallel.progress import progress_bar
 from treemax.parallel.threads import thread_count
@@ -52,6 +53,7 @@ DENSE = 0.5  # rows with at least this fraction of nonzero values count as dense
 HELD_OUT = 0.1  # fraction of the rows that selects alpha and smoothing
 FEWEST_HELD_OUT = 20  # rows
 ITERATIONS_TO_CHOOSE = 2
+USUAL_LENGTHS = 0.25, 64.0  # of rows; others are scaled, or the penalties would be far too large or too small
 
 Coverage: TypeAlias = tuple[NDArray[np.bool_], NDArray[np.int64], Weights]  # from `SoftmaxTreeModel.coverage`
 
@@ -237,8 +239,10 @@ class SoftmaxTree(LabelClassifier):
         weights = targets.weights
         squared_length, width = mean_squared_length(rows, weights)
         rows = clip_outliers(rows, squared_length / width)
+        unit = _unit(rows, weights, squared_length)
+        rows = rows if unit == 1.0 else _times(rows, unit)
         random = check_random_state(self.random_state)
-        states = self._warm_start_states(rows, n_labels)
+        states = [state.in_units(1.0 / unit) for state in self._warm_start_states(rows, n_labels)]
         alpha = self.alpha_ if states else self._selected_alpha(rows, labels, weights, n_labels, random)
         settings = self._settings(rows, alpha, n_labels)
         started: list[Any] = [(state, None) for state in states] or [
@@ -258,6 +262,12 @@ class SoftmaxTree(LabelClassifier):
                         bar.update(1)
                         bar.set_postfix_str(_progress_text(state.history))
 
+            def kept(states: list[SoftmaxTreeState], held_out: Coverage | None) -> SoftmaxTreeModel:
+                model = self._pack(states, table, executor, settings, n_labels)
+                smoothing = self._best_smoothing(model, rows, labels, weights, held_out)
+                self._keep([state.in_units(unit) for state in states], alpha, smoothing)
+                return model if unit == 1.0 else self._pack(states, table, executor, settings, n_labels, unit)
+
             try:
                 train(table, executor, started)
                 held_out = None
@@ -267,13 +277,8 @@ class SoftmaxTree(LabelClassifier):
                 whole = [state for state, _ in started if state.is_complete]
                 if not whole:
                     raise
-                model = self._pack(whole, table, executor, settings, n_labels)
-                self._keep(whole, alpha, self._best_smoothing(model, rows, labels, weights, None))
-                raise TrainingInterrupted(model, done / levels) from None
-        trained = [state for state, _ in started]
-        model = self._pack(trained, table, executor, settings, n_labels)
-        self._keep(trained, alpha, self._best_smoothing(model, rows, labels, weights, held_out))
-        return model
+                raise TrainingInterrupted(kept(whole, None), done / levels) from None
+        return kept([state for state, _ in started], held_out)
 
     def _keep(self, states: list[SoftmaxTreeState], alpha: float, smoothing: float | None) -> None:
         self.states_, self.alpha_, self._best_smoothing_ = states, alpha, smoothing
@@ -285,10 +290,11 @@ class SoftmaxTree(LabelClassifier):
         return steps.initial_state(rows, labels, n_labels, depth, self.start, random, int(self.n_init), weights)
 
     def _pack(
-        self, states: Sequence[SoftmaxTreeState], table: Table, executor: Executor, settings: TaoSettings, n_labels: int
-    ) -> SoftmaxTreeModel:
+        self, states: Sequence[SoftmaxTreeState], table: Table, executor: Executor, settings: TaoSettings, n_labels: int,
+        unit: float = 1.0,
+    ) -> SoftmaxTreeModel:  # fmt: skip
         trees = [steps.prune(table, executor, state, settings) for state in states]
-        return SoftmaxTreeModel.pack(trees, n_labels, table.rows.shape[1])
+        return SoftmaxTreeModel.pack(trees, n_labels, table.rows.shape[1], unit)
 
     def _warm_start_states(self, rows: Rows, n_labels: int) -> list[SoftmaxTreeState]:
         if not self.warm_start or "model_" not in self.__dict__:
@@ -526,3 +532,21 @@ def _split(n_rows: int, random: np.random.RandomState) -> tuple[NDArray[np.int64
 def _are_dense(rows: Rows) -> bool:
     used = rows.nnz if isinstance(rows, SparseRows) else np.count_nonzero(rows)
     return bool(used >= DENSE * rows.shape[0] * rows.shape[1])
+
+
+def _unit(rows: Rows, weights: Weights, squared_length: float) -> float:
+    """Return the power of two by which rows are multiplied in training: one, unless they are far too short or too long.
+
+    Dense rows are measured from their mean, since the solvers centre them.
+    """
+    if not isinstance(rows, SparseRows):
+        squared_length = float(np.square(moments(rows, weights)[1]).sum()) or 1.0
+    length = math.sqrt(squared_length)
+    return power_of_two(min(max(length, USUAL_LENGTHS[0]), USUAL_LENGTHS[1]) / length)
+
+
+def _times(rows: Rows, factor: float) -> Rows:
+    """Return the rows times a number."""
+    if isinstance(rows, SparseRows):
+        return replace(rows, values=read_only(rows.values * np.float32(factor)))
+    return read_only(rows * np.float32(factor))

@@ -6,7 +6,7 @@ One structure holds a tree or a forest, which averages the probabilities of its 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import pairwise
 from typing import Any, ClassVar, NamedTuple
@@ -66,13 +66,14 @@ class SoftmaxTreeModel(FromCandidates):
     precision: ClassVar[str]  # of the weights
 
     @classmethod
-    def pack(cls, trees: list[Branch | Softmax], n_labels: int, n_features: int) -> SoftmaxTreeModel:
-        """Number the nodes of all trees, each after its parent, and pack their weights into one structure."""
+    def pack(cls, trees: list[Branch | Softmax], n_labels: int, n_features: int, unit: float = 1.0) -> SoftmaxTreeModel:
+        """Number the nodes of all trees, each after its parent, and pack their weights, times `unit`, into one structure."""
         branches: list[Branch] = []
         leaves: list[Softmax] = []
         links: list[tuple[int, int]] = []
 
         def number(tree: Branch | Softmax) -> int:
+            tree = tree if unit == 1.0 else replace(tree, coef=tree.coef * np.float32(unit))
             if isinstance(tree, Softmax):
                 leaves.append(tree)
                 return -len(leaves)

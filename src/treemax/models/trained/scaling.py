@@ -49,7 +49,7 @@ def scaling_of(rows: Rows, weights: NDArray[np.float32] | None = None) -> Scalin
     """
     if isinstance(rows, SparseRows):
         return None
-    mean, deviation = _moments(rows, weights)
+    mean, deviation = moments(rows, weights)
     varies = deviation > CONSTANT * np.abs(mean)
     if not varies.any():
         return None
@@ -60,7 +60,7 @@ def scaling_of(rows: Rows, weights: NDArray[np.float32] | None = None) -> Scalin
     return Scaling(mean.astype(np.float32), factor.astype(np.float32))
 
 
-def _moments(
+def moments(
     rows: NDArray[np.float32], weights: NDArray[np.float32] | None
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """Return mean and standard deviation of every feature, by blocks to avoid a copy of all rows."""

@@ -107,6 +107,11 @@ def clip_outliers(rows: Rows, mean_square: float) -> Rows:
     return replace(rows, values=clipped) if isinstance(rows, SparseRows) else clipped
 
 
+def power_of_two(scale: float) -> float:
+    """Return the power of two nearest to a scale: to multiply and divide by it loses no bits."""
+    return 2.0 ** round(math.log2(scale))
+
+
 def row_orders(n_rows: int, passes: int, random_state: Any) -> Iterator[NDArray[np.uint32]]:
     """Yield a random permutation of the rows for each pass."""
     random = check_random_state(random_state)

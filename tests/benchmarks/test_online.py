@@ -41,7 +41,8 @@ def test_tables_are_stored_for_every_suite_and_side_by_side(tmp_path, monkeypatc
     monkeypatch.setattr(output, "RESULTS", tmp_path)
     (tmp_path / "online-label-tree").mkdir()
     (tmp_path / "online-label-tree" / "page.json").write_text(json.dumps({"results": []}))
-    online.tables([])
+    online.tables(["other"])
+    online.tables(["toy"])  # one suite alone: the columns of the other stay
     assert json.loads((tmp_path / "online-label-tree" / "page.json").read_text())["results"] == ["tables"]
     toy, tables = (
         {row[0]: row[1:] for row in json.loads((tmp_path / "online-label-tree" / f"{name}.json").read_text())["rows"]}

@@ -44,7 +44,7 @@ TABLES: dict[str, tuple[int, tuple[int, ...], bool]] = {
     "delicious": (5, (1, 3), True),
     "debtags": (5, (1, 3), True),
     "wordnet": (3, (1, 3), False),
-    "gcc": (3, (1,), False),
+    "gcc": (1, (1,), False),
 }
 DECIMALS = {
     **dict.fromkeys(("P@1", "P@3", "P@5", "PSP@1", "PSP@3", "PSP@5"), 4),

@@ -102,7 +102,7 @@ def stopped(monkeypatch):
     monkeypatch.setattr(treemax.datasets, "load_wordnet", stop)
     monkeypatch.setattr(LabelClassifier, "fit", stop)
     works = {subprocess: ("run", "Popen"), tempfile: ("TemporaryDirectory",), gzip: ("open",), np: ("load",)}
-    works[np.random] = ("default_rng",)
+    works |= {np.random: ("default_rng",), Path: ("mkdir",)}
     for module, names in works.items():
         for name in names:
             monkeypatch.setattr(module, name, stop)

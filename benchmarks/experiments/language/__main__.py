@@ -20,7 +20,8 @@ import numpy as np
 from benchmarks import pages
 from benchmarks.experiments.language import judging, models
 from benchmarks.experiments.language.problems import PROBLEMS, Problem, Rows
-from benchmarks.harness.output import STORED, help_if_asked, keep, store
+from benchmarks.harness import output
+from benchmarks.harness.output import help_if_asked, keep, store
 
 SOME_ROWS = 20_000  # on which errors of training are measured, and the smoothing is chosen
 DECIMALS = {
@@ -96,7 +97,7 @@ def line(row: dict[str, Any]) -> list[Any]:
 
 def with_stored(lines: list[list[Any]], file: str, order: list[str]) -> list[list[Any]]:
     """The rows of the table, and for models that are not kept on this machine those that were stored before."""
-    stored = json.loads((STORED / "softmax-tree" / f"{file}.json").read_text())
+    stored = json.loads((output.STORED / "softmax-tree" / f"{file}.json").read_text())
     names = [column["name"] for column in stored["columns"]]
     before = [dict(zip(names, row, strict=True)) for row in stored["rows"]]
     found = {row["model"]: [row.get(column["name"]) for column in COLUMNS] for row in before}

@@ -36,6 +36,7 @@ from treemax import ContextualMemoryTree, LabelTree, OnlineLabelTree
 
 CURVE_PLOT = FOLDER.parent / "docs" / "images" / "online-curve.png"
 ROWS_ONE_LEVEL = 30_000
+WARM_UP_ROWS = 2000  # of a first training, which compiles
 ROWS_A_STEP = 100  # of the stream: predicted, then learned
 ALPHAS = (0.25, 0.375, 0.5, 0.625, 0.75, 0.875)  # of table 7
 SHARES = (0.05, 0.1, 0.15)  # of the rows, for a warm start
@@ -120,7 +121,7 @@ def trained(suite: Suite, model: Any, rows: Any = None) -> dict[str, Any]:
     if rows is not None:
         X, y = X[rows], [y[i] for i in rows]
     changes = {"passes": 1, **({"sample": None} if "sample" in model.get_params() else {})}
-    clone(model).set_params(**changes if "passes" in model.get_params() else {}).fit(X[:50], y[:50])  # compiles
+    clone(model).set_params(**changes if "passes" in model.get_params() else {}).fit(X[:WARM_UP_ROWS], y[:WARM_UP_ROWS])
     start = time.process_time()
     model.fit(X, y)
     return {"train s": time.process_time() - start, **judged(suite, model)}

@@ -161,7 +161,7 @@ def runs_of_tables(suite: Suite) -> dict[str, list[dict[str, Any]]]:
     found = {"LabelTree (batch)": [trained(suite, LabelTree(verbose=0, n_jobs=1))]}
     for seed in range(shuffles):
         for name, model in trees_of_tables(passes, seed).items():
-            found.setdefault(name, []).append(trained(suite, model))
+            found.setdefault(name, []).append(trained(suite, clone(model)))  # not kept: large ones fill the memory
             print(suite.name, seed, name, found[name][-1], file=sys.stderr, flush=True)
         order = np.random.default_rng(seed).permutation(len(suite.train.y))
         for share in SHARES:

@@ -213,6 +213,26 @@ def test_names_on_the_page_of_the_papers_exist():
         assert found, f"docs/papers.md says {code}"
 
 
+SETTINGS_OF_PAPERS = [
+    code for code in re.findall(r"`([^`]+)`", (DOCS / "papers.md").read_text()) if re.match(r"\w+=", code)
+]
+
+
+@pytest.mark.parametrize("code", sorted(set(SETTINGS_OF_PAPERS)))
+def test_settings_on_the_page_of_the_papers_are_those_of_a_model(code):
+    call = ast.parse(f"model({code})", mode="eval").body
+    settings = {keyword.arg: ast.literal_eval(keyword.value) for keyword in call.keywords}
+    allowed = []
+    for model in (*treemax.MODELS.values(), treemax.TreeLanguageModel):
+        if settings.keys() <= model().get_params().keys():
+            try:
+                model(**settings)._check_parameters()
+                allowed.append(model)
+            except ValueError:
+                continue
+    assert allowed, f"docs/papers.md has {code}, which no model takes"
+
+
 # --- the command line ----------------------------------------------------------------------------------
 
 

@@ -16,8 +16,9 @@ from typing import Any
 import numpy as np
 from sklearn.datasets import load_svmlight_file
 
-from benchmarks.harness.output import help_if_asked
+from benchmarks.harness.output import help_if_asked, rounded
 from benchmarks.harness.suites import data_folder
+from benchmarks.pages import publish
 from treemax.formats import read_examples
 
 REPEATS = 5
@@ -93,17 +94,22 @@ def compare(path: Path) -> tuple[float, float, bool]:
 
 
 def main() -> None:
-    """Print the comparison as a Markdown table."""
-    print("| file | MB | treemax MB/s | scikit-learn MB/s | times as fast | same matrix |")
-    print("|---|---|---|---|---|---|")
+    rows = []
     with tempfile.TemporaryDirectory() as folder:
         for name, path in make_files(Path(folder)):
             size = path.stat().st_size / 1e6
             ours, theirs, agree = compare(path)
-            verdict = "yes" if agree else "NO"
-            print(
-                f"| {name} | {size:.1f} | {size / ours:.0f} | {size / theirs:.1f} | {theirs / ours:.0f} | {verdict} |"
-            )
+            assert agree, f"{name}: the matrices differ"
+            rows.append([name, *map(rounded, (size, size / ours, size / theirs)), rounded(theirs / ours, 2)])
+    publish(
+        "readers",
+        "systems",
+        "readers",
+        title="Reading files",
+        shows="Beside `sklearn.datasets.load_svmlight_file`, one thread; both give the same matrix.",
+        columns=[{"name": name} for name in ("file", "MB", "treemax MB/s", "scikit-learn MB/s", "times as fast")],
+        rows=rows,
+    )
 
 
 if __name__ == "__main__":

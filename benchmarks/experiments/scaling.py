@@ -1,4 +1,4 @@
-"""Time and memory against the number of labels: `python -m benchmarks.experiments.scaling 1000 10000 100000 1000000`.
+"""Time and memory against the number of labels: `python -m benchmarks.experiments.scaling [SIZE...]`.
 
 The data is generated, so that everything but the number of labels stays the same: every label has twenty
 words of its own from a vocabulary of 200,000 in which words are as unevenly frequent as in a language; a row
@@ -19,12 +19,13 @@ import numpy as np
 from scipy.sparse import csr_matrix
 
 from benchmarks import FOLDER
-from benchmarks.harness.output import help_if_asked
+from benchmarks.harness.output import help_if_asked, rounded
+from benchmarks.pages import publish
 
-RESULTS = FOLDER / "results"
 PLOT = FOLDER.parent / "docs" / "images" / "scaling.png"
 VOCABULARY, WORDS_OF_A_LABEL, OWN_WORDS, OTHER_WORDS, ROWS_OF_A_LABEL = 200_000, 20, 10, 5, 4
 TEST_ROWS = 20_000
+SIZES = [1_000, 10_000, 100_000, 1_000_000]
 MODELS = ("label-tree", "online-label-tree")
 
 
@@ -89,14 +90,21 @@ def main(sizes: list[int]) -> None:
             answer = subprocess.run(command, capture_output=True, text=True, check=True).stdout
             found.append(json.loads(answer.splitlines()[-1]))
             print(found[-1], file=sys.stderr, flush=True)
-    RESULTS.mkdir(exist_ok=True)
-    (RESULTS / "scaling.json").write_text(json.dumps(found, indent=1))
-    columns = ("labels", "train s", "train us a row", "predict us a row", "P@1", "depth", "peak MB")
-    print("| model | " + " | ".join(columns) + " |\n|---" + "|--:" * len(columns) + "|")
-    for run in found:
-        cells = (f"{run[c]:,.0f}" if run[c] >= 100 else f"{run[c]:.3g}" for c in columns)
-        print(f"| {run['model']} | " + " | ".join(cells) + " |")
     plot(found)
+    counts, figures = ("labels", "depth", "peak MB"), ("train s", "train us a row", "predict us a row", "P@1")
+    publish(
+        "scaling",
+        "label-tree",
+        "scaling",
+        title="From a thousand to a million labels",
+        shows="Generated rows, four a label, so that only the number of labels changes.",
+        columns=[{"name": name} for name in ("model", *counts, *figures)],
+        rows=[
+            [run["model"], *(round(run[name]) for name in counts), *(rounded(run[name]) for name in figures)]
+            for run in sorted(found, key=lambda run: run["model"])
+        ],
+        image={"file": "scaling.png", "text": "Microseconds a row against the number of labels"},
+    )
 
 
 def plot(found: list[dict[str, Any]]) -> None:
@@ -127,7 +135,7 @@ def plot(found: list[dict[str, Any]]) -> None:
 
 if __name__ == "__main__":
     help_if_asked(__doc__)
-    if sys.argv[1] == "--one":
+    if sys.argv[1:2] == ["--one"]:
         print(json.dumps(measure(sys.argv[2], int(sys.argv[3]))))
     else:
-        main([int(size) for size in sys.argv[1:]])
+        main([int(size) for size in sys.argv[1:]] or SIZES)

@@ -14,7 +14,6 @@ import os
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # before NumPy is loaded
 
 import argparse
-import json
 import sys
 import time
 import warnings
@@ -27,13 +26,13 @@ import scipy.sparse as sp
 from scipy.sparse.linalg import svds
 from sklearn.linear_model import LogisticRegression
 
-from benchmarks import FOLDER
 from benchmarks.harness.measure import Data
+from benchmarks.harness.output import keep, rounded, store
 from benchmarks.harness.suites import prepared
+from benchmarks.pages import table
 from treemax.inputs.rows import Rows, as_rows
 from treemax.models.softmax_tree.solvers import l1_logistic, l1_softmax
 
-RESULTS = FOLDER / "results"
 CLOSE = 1e-3  # of the best objective
 ROUNDS = 3
 
@@ -200,29 +199,32 @@ DECISIONS = (
 
 def problems(only: str) -> Iterator[Problem]:
     sources: dict[str, Source] = {}
-    for kind, table in (("leaf", LEAVES), ("decision", DECISIONS)):
-        for suite, *settings in table:
+    for kind, settings_of in (("leaf", LEAVES), ("decision", DECISIONS)):
+        for suite, *settings in settings_of:
             if only in f"{suite}, {kind}":
                 sources[suite] = sources.get(suite) or Source(suite)
                 yield getattr(sources[suite], kind)(*settings)
 
 
-HEADER = (
-    "| node | rows | features | classes | alpha | weights | ours, ms | above best | peer | setting | peer, ms "
-    "| above best | times faster |\n|---|--:|--:|--:|--:|--:|--:|--:|---|--:|--:|--:|--:|"
-)
+COLUMNS = [
+    {"name": name}
+    for name in (
+        "node", "rows", "features", "classes", "alpha", "weights", "ours, ms", "above best %", "peer", "peer, ms",
+        "peer above best %", "times faster",
+    )
+]  # fmt: skip
 
 
-def line(run: dict[str, Any]) -> str:
+def cells(run: dict[str, Any]) -> list[Any]:
+    """A row of the table."""
     reached = "" if run["peer_gap"] <= CLOSE else "> "
     setting = f"tol {run['setting']:g}" if run["peer"] == "LIBLINEAR" else f"{run['setting']} passes"
-    cells = [
-        run["problem"], f"{run['rows']:,}", f"{run['features']:,}", run["classes"], f"{run['alpha']:g}",
-        f"{run['weights']:,}", f"{1e3 * run['ours_s']:.3g}", f"{run['ours_gap']:.0e}", run["peer"], setting,
-        f"{1e3 * run['peer_s']:,.3g}" if run["peer_s"] < 1 else f"{1e3 * run['peer_s']:,.0f}",
-        f"{run['peer_gap']:.0e}", f"{reached}{run['peer_s'] / run['ours_s']:.2g}",
+    return [
+        *(run[name] for name in ("problem", "rows", "features", "classes", "alpha", "weights")),
+        rounded(1e3 * run["ours_s"]), rounded(100 * run["ours_gap"], 1), f"{run['peer']}, {setting}",
+        rounded(1e3 * run["peer_s"]), rounded(100 * run["peer_gap"], 2),
+        f"{reached}{run['peer_s'] / run['ours_s']:.2g}",
     ]  # fmt: skip
-    return "| " + " | ".join(str(cell) for cell in cells) + " |"
 
 
 def main() -> None:
@@ -235,12 +237,21 @@ def main() -> None:
     chosen = parser.parse_args()
     warnings.simplefilter("ignore")  # of scikit-learn: names about to change, and passes used up
     found = []
-    print(HEADER)
     for problem in problems(chosen.only):
         found.append(measure(problem, chosen.patience))
-        print(line(found[-1]), flush=True)
-    RESULTS.mkdir(exist_ok=True)
-    (RESULTS / f"solvers{chosen.only}.json").write_text(json.dumps(found, indent=1))
+        print(cells(found[-1]), file=sys.stderr, flush=True)
+    print(table({"columns": COLUMNS, "rows": [cells(run) for run in found]}))
+    keep(f"solvers{chosen.only}", found)
+    if not chosen.only:
+        store(
+            "softmax-tree",
+            "solvers",
+            title="The solvers of nodes beside scikit-learn's",
+            shows=f"Milliseconds of the processor, best of {ROUNDS}. A peer gets the loosest setting that comes within {100 * CLOSE:g} per cent "
+            f"of the best objective, or the first that took {chosen.patience:g} seconds; then the ratio has a `>`.",
+            columns=COLUMNS,
+            rows=[cells(run) for run in found],
+        )
 
 
 if __name__ == "__main__":

@@ -14,7 +14,8 @@ import numpy as np
 from sklearn.feature_extraction.text import TfidfVectorizer
 
 from benchmarks.experiments.out_of_core import examples
-from benchmarks.harness.output import help_if_asked, keep, number, table
+from benchmarks.harness.output import help_if_asked, rounded
+from benchmarks.pages import publish
 from treemax import TfidfText
 from treemax.datasets import load_wordnet
 
@@ -27,18 +28,24 @@ def main() -> None:
         "WordNet": list(load_wordnet()[0].texts),
         "long": [line.decode().partition(" ")[2] for line in examples(LONG_BYTES)],
     }
-    found: dict[str, dict[str, list[float]]] = {}
-    rows = []
+    rows: list[list[Any]] = []
     for name, texts in suites.items():
-        seconds = found[name] = compared(texts)
+        seconds = compared(texts)
         megabytes = sum(len(text.encode()) for text in texts) / 1e6
         best = {what: min(taken) for what, taken in seconds.items()}
         for what in ("fit", "transform", "one"):
             theirs, ours = best[f"theirs {what}"], best[f"ours {what}"]
-            rate = "" if what == "one" else number(megabytes / ours)
-            rows.append([f"{name}, {what}", *map(number, (theirs, ours)), f"{theirs / ours:.1f}", rate])
-    print(table(["texts", "scikit-learn, s", "TfidfText, s", "ratio", "MB a second"], rows))
-    keep("texts", found)
+            rate = None if what == "one" else rounded(megabytes / ours)
+            rows.append([f"{name}, {what}", rounded(theirs), rounded(ours), round(theirs / ours, 1), rate])
+    publish(
+        "texts",
+        "systems",
+        "texts",
+        title="TfidfText beside TfidfVectorizer",
+        shows=f"Processor seconds, best of {REPEATS}, one thread; the same matrix.",
+        columns=[{"name": name} for name in ("texts", "scikit-learn, s", "`TfidfText`, s", "ratio", "MB a second")],
+        rows=rows,
+    )
 
 
 def compared(texts: list[str]) -> dict[str, list[float]]:

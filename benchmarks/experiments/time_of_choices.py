@@ -10,6 +10,7 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Iterator, Sequence
+from typing import Any
 from unittest import mock
 
 import numpy as np
@@ -17,11 +18,16 @@ import numpy as np
 from benchmarks.experiments.defaults import SPARSE
 from benchmarks.harness import suites
 from benchmarks.harness.measure import Data, load_driver
-from benchmarks.harness.output import help_if_asked, table
+from benchmarks.harness.output import help_if_asked
 from benchmarks.harness.systems import DRIVERS
+from benchmarks.pages import publish
 
 ROUNDS = 5
-COLUMNS = ("suite", "s", "calibration", "choice of the cost", "both")
+COLUMNS = [
+    {"name": "suite"},
+    {"name": "s", "decimals": 2},
+    *({"name": name} for name in ("calibration of the tree %", "choice of the cost %", "both %")),
+]
 
 
 def seconds(data: Data, calibrated: bool, cost: float | str) -> tuple[float, float]:
@@ -47,16 +53,24 @@ def times(suite: str, rounds: int = ROUNDS) -> tuple[float, float, float]:
     return both, one, none
 
 
-def lines(names: Sequence[str]) -> Iterator[list[str]]:
+def lines(names: Sequence[str]) -> Iterator[list[Any]]:
     for name in names:
         try:
             both, one, none = times(name)
         except suites.DataMissing as missing:
             print(f"benchmarks: {missing}", file=sys.stderr)
             continue
-        yield [name, f"{both:.2f}", *(f"{share:.0%}" for share in (both / one - 1, one / none - 1, both / none - 1))]
+        yield [name, round(both, 2), *(round(100 * ratio - 100) for ratio in (both / one, one / none, both / none))]
 
 
 if __name__ == "__main__":
     help_if_asked(__doc__)
-    print(table(COLUMNS, lines(sys.argv[1:] or SPARSE)))
+    publish(
+        "time-of-choices",
+        "defaults",
+        "time-of-choices",
+        title="What choosing the cost and the temperature and calibrating add to the training of LabelTree",
+        shows=f"Processor time, best of {ROUNDS}. The calibration includes the choice of the temperature.",
+        columns=COLUMNS,
+        rows=list(lines(sys.argv[1:] or SPARSE)),
+    )

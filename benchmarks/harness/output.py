@@ -124,6 +124,15 @@ def number(value: float) -> str:
     return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}"
 
 
+def rounded(value: float | None, digits: int = 3) -> float | None:
+    """A number with so many digits, to be stored.
+
+    >>> rounded(0.012345), rounded(12345.6), rounded(None)
+    (0.0123, 12300.0, None)
+    """
+    return None if value is None else float(f"{value:.{digits}g}")
+
+
 def canvas(columns: int, width: float = 9, height: float = 3.8, **options: Any) -> tuple[Any, Any]:
     """A figure and its axes side by side, drawn without a screen."""
     import matplotlib

@@ -159,6 +159,12 @@ def test_train_and_table(problem, tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(models, "models", lambda name: named)
     monkeypatch.setattr(models, "KEPT", tmp_path)
     monkeypatch.setattr(output, "RESULTS", tmp_path)
+    monkeypatch.setattr(output, "STORED", tmp_path)
+    page = tmp_path / "softmax-tree"
+    page.mkdir()
+    (page / "page.json").write_text('{"results": []}')
+    before = {"columns": [{"name": "model"}, {"name": "error@1 %"}], "rows": [["older", 50.0], ["tree", 60.0]]}
+    (page / "next-word.json").write_text(json.dumps(before))
     assert command.main(["train", "ngram", "tree", "forest, small"]) == 0
     assert command.main(["run", "ngram", "tree", "all", "HSM"]) == 0  # the tree is kept
     stored = json.loads((tmp_path / "language-ngram.json").read_text())
@@ -170,6 +176,11 @@ def test_train_and_table(problem, tmp_path, monkeypatch, capsys):
     assert stored[0]["times_faster"] == [1.0, 1.0]
     said = capsys.readouterr().out
     assert "| forest, small | 1 |" in said and said.count("ngram, tree:") == 1
+    table = json.loads((page / "next-word.json").read_text())
+    kept = [row[0] for row in table["rows"]]
+    assert kept == ["softmax", "tree", "forest, small", "all", "HSM", "older"], "those of before stay"
+    figures = dict(zip([column["name"] for column in table["columns"]], table["rows"][-1], strict=True))
+    assert figures["error@1 %"] == 50.0 and figures["perplexity"] is None
 
 
 def test_what_is_not_there_is_said(capsys):

@@ -32,6 +32,13 @@ def test_cells_have_means_and_deviations():
     assert online.cell([{"P@1": 0.5}], "P@1") == 0.5 and online.cell([{"P@1": None}], "P@1") is None
 
 
+def test_trained_models_are_not_kept(monkeypatch):
+    models = {name: online.published(passes=1) for name in ("IPLT, p=1", "OPLT")}
+    monkeypatch.setattr(online, "trees_of_tables", lambda passes, seed: models)
+    found = online.runs_of_tables(toy_suite("toy"))
+    assert set(models) <= set(found) and not any(hasattr(model, "model_") for model in models.values())
+
+
 @pytest.mark.slow
 def test_tables_are_stored_for_every_suite_and_side_by_side(tmp_path, monkeypatch):
     monkeypatch.setattr(online.Suite, "read", toy_suite)
@@ -41,7 +48,8 @@ def test_tables_are_stored_for_every_suite_and_side_by_side(tmp_path, monkeypatc
     monkeypatch.setattr(output, "RESULTS", tmp_path)
     (tmp_path / "online-label-tree").mkdir()
     (tmp_path / "online-label-tree" / "page.json").write_text(json.dumps({"results": []}))
-    online.tables([])
+    online.tables(["other"])
+    online.tables(["toy"])  # one suite alone: the columns of the other stay
     assert json.loads((tmp_path / "online-label-tree" / "page.json").read_text())["results"] == ["tables"]
     toy, tables = (
         {row[0]: row[1:] for row in json.loads((tmp_path / "online-label-tree" / f"{name}.json").read_text())["rows"]}

@@ -36,6 +36,14 @@ def folders(tmp_path, monkeypatch):
     return tmp_path
 
 
+@pytest.fixture
+def pages_folder(tmp_path, monkeypatch):
+    monkeypatch.setattr(output, "STORED", tmp_path)
+    (tmp_path / "recall-tree").mkdir()
+    (tmp_path / "recall-tree" / "page.json").write_text(json.dumps({"results": []}))
+    return tmp_path / "recall-tree"
+
+
 def test_examples_in_the_docstrings_hold():
     assert doctest.testmod(output).failed == 0
 
@@ -65,10 +73,25 @@ def test_ablation_has_error_and_recall_of_every_setting(problem, folders, monkey
     one, two = found["with-path"].values()
     assert one["error"] == pytest.approx([100 - recall for recall in one["recall"]]), "one candidate is the answer"
     assert np.mean(two["recall"]) >= np.mean(one["recall"])
-    page = ablation.tables(found)
-    assert page.count("\n\n") == 2 and "| None |" in page and "| increase |" in page
     ablation.plot("toy", found)
     assert (folders / "recall-tree-ablation.png").stat().st_size > 5000
+
+
+def test_ablation_stores_a_table_for_each_question(problem, folders, pages_folder, monkeypatch):
+    cell = {"error": [20.0, 22.0], "recall": [80.0, 79.0]}
+    monkeypatch.setattr(ablation.Problem, "read", lambda suite: problem)
+    monkeypatch.setattr(
+        ablation, "run", lambda problem, series: {name: dict.fromkeys(series[name], cell) for name in series}
+    )
+    ablation.main(["toy", "bound", "with-path"])
+    bound = json.loads((pages_folder / "bound-toy.json").read_text())
+    assert [row[0] for row in bound["rows"]] == list(ablation.SERIES["bound"])
+    assert bound["rows"][0][1:] == [
+        {"value": 21.0, "low": 20.0, "high": 22.0},
+        {"value": 79.5, "low": 79.0, "high": 80.0},
+    ]
+    candidates = json.loads((pages_folder / "candidates-toy.json").read_text())
+    assert [row[0] for row in candidates["rows"]] == list(ablation.CANDIDATES) and len(candidates["columns"]) == 3
 
 
 # --- the stream ----------------------------------------------------------------------------------------
@@ -100,11 +123,13 @@ def test_chance_is_the_chi_squared_test(first, second, n):
     assert stream.chance(0.0, 0.0, n) == 1.0
 
 
-def test_stream_page_and_plot(problem, folders):
+def test_stream_table_and_plot(problem, folders):
     pytest.importorskip("matplotlib")
     found = stream.run(problem)
     assert set(found) >= {"beam", "paper"} and all(set(runs) == set(stream.ORDERS) for runs in found.values())
-    assert stream.page("toy", found).count("\n") == 1 + len(found)
+    rows = stream.lines("toy", found)
+    assert [row[:3] for row in rows] == [["toy", name, len(problem.y)] for name in found]
+    assert all(len(row) == len(stream.COLUMNS) for row in rows)
     stream.plot({"toy": found})
     assert (folders / "recall-tree-stream.png").exists()
 
@@ -121,7 +146,7 @@ def test_generated_rows_are_near_their_class():
     assert (nearest == made.y_test).mean() > 0.9
     found = classes.nearest_mean(made, 50)
     assert found["error %"] == pytest.approx(100 * (nearest != made.y_test).mean())
-    assert classes.page([{"data": "toy", **found}]).split("\n")[-1].startswith("| toy | 50 | nearest mean |  |")
+    assert classes.lines([{"data": "toy", **found}])[0][:4] == ["toy", 50, "nearest mean", None]
 
 
 def test_one_against_all_is_not_judged_by_a_few_rows(problem, monkeypatch):
@@ -168,7 +193,7 @@ def test_trade_off_leaves_out_what_failed(folders):
     found = trade_off.located(rows)
     assert len(found["RecallTree, beam/candidates"]) == len(trade_off.BEAMS) and "vw-oaa" in found
     assert "vw-log-multi" not in found
-    assert "| vw-oaa |  | 20 | 1 | 5 | 40 | 1 |" in trade_off.page(found)
+    assert ["vw-oaa", "", 20.0, 1.0, 5.0, 40.0, 1.0] in trade_off.lines_of(found)
     trade_off.plot("toy", found)
     assert (folders / "recall-tree-trade-off.png").exists()
 
@@ -213,15 +238,17 @@ def test_reliability_of_a_model(problem, name):
     answers, temperature = reliability.answers_of(problem, reliability.models(dense=True)[name])
     figures = reliability.figures_of(answers, temperature)
     assert figures["error %"] < 30 and 0 <= figures["calibration error, first answers"] <= 1
-    header = reliability.page({"toy": {name: figures}}).split("\n")[0]
-    assert all(f"| {figure} |" in header for figure in figures)
+    result = reliability.result({"toy": {name: figures}})
+    assert [column["name"] for column in result["columns"]] == ["data", "model", *figures]
 
 
-def test_reliability_page_and_plot(problem, folders, monkeypatch, capsys):
+def test_reliability_is_stored_and_drawn(problem, folders, pages_folder, monkeypatch, capsys):
     pytest.importorskip("matplotlib")
     monkeypatch.setattr(reliability.Problem, "read", lambda suite: problem)
     reliability.main(["toy"])
     assert "| toy | paper |" in capsys.readouterr().out
+    rows = json.loads((pages_folder / "reliability.json").read_text())["rows"]
+    assert [row[:2] for row in rows] == [["toy", name] for name in reliability.models(dense=True)]
     assert (folders / "recall-tree-reliability.png").exists()
 
 
@@ -235,19 +262,13 @@ def test_memory_of_a_flat_model_is_its_weights(problem):
     for name in ("beam", "paper"):
         assert found[name]["weights"] > flat["weights"] and found[name]["file"] < found[name]["file, resume"]
         assert found[name]["in memory while learning"] > found[name]["weights"] + found[name]["AdaGrad"]
-    assert memory.page({"toy": found}).count("\n") == 4
+    rows = memory.result({"toy": found})["rows"]
+    assert [row[1] for row in rows] == list(found)
+    assert rows[0][-1] == output.rounded(flat["file, resume"]) and rows[1][2]["beside"] >= 1
     assert treemax.RecallTree in {type(model) for model in memory.models().values()}
 
 
 # --- negatives and threads -----------------------------------------------------------------------------
-
-
-@pytest.fixture
-def pages_folder(tmp_path, monkeypatch):
-    monkeypatch.setattr(output, "STORED", tmp_path)
-    (tmp_path / "recall-tree").mkdir()
-    (tmp_path / "recall-tree" / "page.json").write_text(json.dumps({"results": []}))
-    return tmp_path / "recall-tree"
 
 
 def test_negatives_are_measured_and_stored(problem, pages_folder, monkeypatch, capsys):

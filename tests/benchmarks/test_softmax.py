@@ -19,6 +19,7 @@ from benchmarks.experiments.softmax import (
     text,
     trade_off,
     training,
+    training_times,
 )
 from benchmarks.harness import output
 from benchmarks.harness.problem import Problem
@@ -67,8 +68,8 @@ def test_all_take_turns_and_times_are_by_row():
 
 
 def test_what_was_not_measured_is_left_empty():
-    _, _, line = answers.page([{"model": "m", "error": 9.125, "multiply_adds": 58.2, "one": 4.694}]).split("\n")
-    assert line == "| m | 9.12 | 58.2 | 4.69 |  |  |  |  |  |"
+    [line] = answers.lines([{"model": "m", "error": 9.125, "multiply_adds": 58.2, "one": 4.694}])
+    assert line == ["m", 9.12, 58.2, 4.69, *[None] * 5] and len(line) == len(answers.COLUMNS)
 
 
 def test_the_command_says_what_there_is(capsys):
@@ -175,6 +176,18 @@ def test_training_is_compared_with_the_reference(problem, monkeypatch, capsys):
     assert rows[0].split("|")[4].strip() == "1.0"
 
 
+def test_training_times_are_those_of_every_model(problem, tmp_path, monkeypatch):
+    small = {"SoftmaxTree": treemax.SoftmaxTree(leaf_classes=2, verbose=0), "OneVsAll": treemax.OneVsAll(verbose=0)}
+    assert {type(model) for model in training_times.models().values()} >= {
+        treemax.OneVsAll, treemax.LOMTree, treemax.RecallTree, treemax.MACH, treemax.SoftmaxTree
+    }  # fmt: skip
+    monkeypatch.setattr(training_times, "models", lambda: small)
+    command.main(["training-times"])
+    rows = json.loads((tmp_path / "stored/softmax-tree/training-times.json").read_text())["rows"]
+    assert [row[0] for row in rows] == list(small) and min(row[2] for row in rows) == 1.0
+    assert all(row[1] > 0 and 0 <= row[4] <= row[3] < 30 for row in rows)
+
+
 def test_every_model_of_the_trade_off_is_trained_and_timed(problem, tmp_path, monkeypatch):
     pytest.importorskip("matplotlib")
     monkeypatch.setattr(trade_off, "ROUNDS", 1)
@@ -183,5 +196,7 @@ def test_every_model_of_the_trade_off_is_trained_and_timed(problem, tmp_path, mo
     command.main(["trade-off"])
     found = json.loads((tmp_path / "softmax-trade-off-glyphs1k.json").read_text())
     rows = [found["SoftmaxTree"]["2"], found["OneVsAll"][""]]
+    stored = json.loads((tmp_path / "stored/softmax-tree/trade-off.json").read_text())["rows"]
+    assert [row[:2] for row in stored] == [["SoftmaxTree", "2"], ["OneVsAll", ""]]
     assert all(row["error"] < 30 and row["us"] > 0 for row in rows)
     assert (tmp_path / "softmax-tree-trade-off.png").stat().st_size > 0

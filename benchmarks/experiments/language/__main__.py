@@ -19,8 +19,9 @@ import numpy as np
 
 from benchmarks import pages
 from benchmarks.experiments.language import judging, models
-from benchmarks.experiments.language.problems import PROBLEMS, SAMPLE, Problem, Rows
-from benchmarks.harness.output import STORED, help_if_asked, keep, store
+from benchmarks.experiments.language.problems import PROBLEMS, Problem, Rows
+from benchmarks.harness import output
+from benchmarks.harness.output import help_if_asked, keep, store
 
 SOME_ROWS = 20_000  # on which errors of training are measured, and the smoothing is chosen
 DECIMALS = {
@@ -31,11 +32,10 @@ DECIMALS = {
 PAGES = {
     "ngram-sample": ("next-word-sample", "The next word: other models and the paper's settings"),
     "lstm-sample": ("lstm-sample", "The state of an LSTM: other models and the paper's settings"),
+    "ngram": ("next-word", "The next word from the three before it"),
+    "lstm": ("lstm", "The next word from the state of an LSTM"),
 }  # the results of docs/experiments
-SHOWS = (
-    f"Tables 3, 4, 10 and 11 with {SAMPLE:,} training rows. Errors and perplexity of training are of {SOME_ROWS:,} of them. "
-    "The trees as published have alpha 1, a random start and 20 iterations, as in the paper, or 5."
-)
+PUBLISHED = "The trees as published have alpha 1, a random start and 20 iterations, as in the paper, or 5."
 COLUMNS = [
     {"name": "model"},
     *({"name": name, **({} if n is None else {"decimals": n})} for name, n in DECIMALS.items()),
@@ -97,9 +97,19 @@ def line(row: dict[str, Any]) -> list[Any]:
 
 def with_stored(lines: list[list[Any]], file: str, order: list[str]) -> list[list[Any]]:
     """The rows of the table, and for models that are not kept on this machine those that were stored before."""
-    before = json.loads((STORED / "softmax-tree" / f"{file}.json").read_text())["rows"]
-    found = {row[0]: row for row in [*before, *lines]}
-    return [found[name] for name in order if name in found]
+    stored = json.loads((output.STORED / "softmax-tree" / f"{file}.json").read_text())
+    names = [column["name"] for column in stored["columns"]]
+    before = [dict(zip(names, row, strict=True)) for row in stored["rows"]]
+    found = {row["model"]: [row.get(column["name"]) for column in COLUMNS] for row in before}
+    found |= {row[0]: row for row in lines}
+    return [found[name] for name in dict.fromkeys([*order, *found]) if name in found]
+
+
+def about(name: str, n_rows: int) -> str:
+    """What the stored table of a problem shows."""
+    tables = "Tables 3 and 10" if name.startswith("ngram") else "Tables 4 and 11"
+    published = f" {PUBLISHED}" if name.endswith("-sample") else ""
+    return f"{tables}, {n_rows:,} training rows. Errors and perplexity of training are of {SOME_ROWS:,} of them.{published}"
 
 
 def main(arguments: list[str]) -> int:
@@ -126,7 +136,15 @@ def main(arguments: list[str]) -> int:
         file, title = PAGES[name]
         lines = with_stored(lines, file, [problem.softmax_name, *models.models(name)])
         command = f"python -m benchmarks.experiments.language run {name}"
-        store("softmax-tree", file, title=title, shows=SHOWS, columns=COLUMNS, rows=lines, command=command)
+        store(
+            "softmax-tree",
+            file,
+            title=title,
+            shows=about(name, len(problem.train.y)),
+            columns=COLUMNS,
+            rows=lines,
+            command=command,
+        )
     return 0
 
 

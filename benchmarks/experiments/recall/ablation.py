@@ -7,8 +7,9 @@ from typing import Any
 
 import numpy as np
 
+from benchmarks import pages
 from benchmarks.experiments.recall.models import recall_tree
-from benchmarks.harness.output import canvas, draw, keep, table
+from benchmarks.harness.output import canvas, draw, keep, store
 from benchmarks.harness.problem import Problem, hits
 
 PASSES, SEEDS = 3, (0, 1, 2)
@@ -31,6 +32,19 @@ TITLES = {
     "bound": "bound",
     "router-weight": "router weight",
 }
+SHOWN = {  # title, and what the table shows
+    "candidates": (
+        "Candidates and path features",
+        'Figure 5b of the paper. *Paper* is `algorithm="paper"`, *beam* the default; *recall* is the share of test rows whose '
+        "label is a candidate.",
+    ),
+    "bound": (
+        "The bound of the recall",
+        "Section 4.5 of the paper: lambda of equation 1; without a bound, down to a leaf.",
+    ),
+    "router-weight": ("The weight of a router's row", "Algorithm 3 of the paper, and other weights."),
+}
+IMAGE = {"file": "recall-tree-ablation.png", "text": "Error by candidates, bound and router weight"}
 COMPARED = ("with-path", "without-path", "beam")  # by the number of candidates
 Found = dict[str, dict[str, dict[str, list[float]]]]
 
@@ -54,26 +68,31 @@ def run(problem: Problem, series: dict[str, dict[str, dict[str, Any]]]) -> Found
     return found
 
 
-def spread(values: list[float]) -> str:
+def spread(values: list[float]) -> dict[str, float]:
     """The mean, and how far the seeds are apart."""
-    return f"{np.mean(values):.1f} ({min(values):.1f} to {max(values):.1f})"
+    return {"value": round(float(np.mean(values)), 1), "low": round(min(values), 1), "high": round(max(values), 1)}
 
 
-def tables(found: Found) -> str:
-    """By the number of candidates, then one table for each of the others."""
-    pages = []
+def tables(found: Found) -> dict[str, dict[str, Any]]:
+    """Columns and rows: by the number of candidates, then one table for each of the others."""
+    pages = {}
     compared = [name for name in COMPARED if name in found]
     if compared:
         columns = [f"{what} %, {TITLES[name]}" for name in compared for what in ("error", "recall")]
-        rows = []
+        rows: list[list[Any]] = []
         for value in found[compared[0]]:
             cells = [found[name][value] for name in compared]
-            rows.append([value, *(spread(cell[what]) for cell in cells for what in ("error", "recall"))])
-        pages.append(table(["candidates", *columns], rows))
+            rows.append([int(value), *(spread(cell[what]) for cell in cells for what in ("error", "recall"))])
+        pages["candidates"] = {"columns": with_decimals("candidates", columns), "rows": rows}
     for name in (name for name in found if name not in COMPARED):
         rows = [[value, spread(cell["error"]), spread(cell["recall"])] for value, cell in found[name].items()]
-        pages.append(table([TITLES[name], "error %", "recall of the candidates %"], rows))
-    return "\n\n".join(pages)
+        columns = ["error %", "recall of the candidates %"]
+        pages[name] = {"columns": with_decimals(f"{TITLES[name]}, paper", columns), "rows": rows}
+    return pages
+
+
+def with_decimals(first: str, others: list[str]) -> list[dict[str, Any]]:
+    return [{"name": first}, *({"name": name, "decimals": 1} for name in others)]
 
 
 def plot(suite: str, found: Found) -> None:
@@ -111,6 +130,15 @@ def main(arguments: list[str]) -> None:
     suite, *names = arguments or ["glyphs1k"]
     found = run(Problem.read(suite), {name: SERIES[name] for name in names or SERIES})
     keep(f"recall-ablation-{suite}" + "".join(f"-{name}" for name in names), found)
-    print(tables(found))
+    for name, result in tables(found).items():
+        print(pages.table(result), end="\n\n")
+        title, shows = SHOWN[name]
+        own = suite == "glyphs1k"
+        image = {"image": IMAGE} if own and not names and name == "candidates" else {}
+        store(
+            "recall-tree", name if own else f"{name}-{suite}", title=title if own else f"{title}: {suite}",
+            shows=f"{shows} {suite}, {PASSES} passes, means of {len(SEEDS)} seeds, from the least to the largest.",
+            **result, **image,
+        )  # fmt: skip
     if not names:
         plot(suite, found)

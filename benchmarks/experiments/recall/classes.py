@@ -13,8 +13,9 @@ from typing import Any
 
 import numpy as np
 
+from benchmarks import pages
 from benchmarks.experiments.recall.models import recall_tree
-from benchmarks.harness.output import canvas, draw, keep, number, table
+from benchmarks.harness.output import canvas, draw, keep, rounded, store, table
 from benchmarks.harness.problem import Problem, hits, seconds, warm_up
 from benchmarks.harness.suites import DataMissing
 from treemax import OneVsAll
@@ -23,6 +24,7 @@ SIZES = (1_000, 2_000, 5_000, 10_000, 20_000, 50_000, 100_000)
 FEATURES, DIMENSIONS, NOISE, ROWS_A_CLASS, TEST_ROWS, SINGLE_ROWS = 256, 16, 1.0, 10, 2_000, 300
 GLYPHS = {1_000: "glyphs1k", 5_000: "glyphs5k"}
 MOST_TAUGHT, FEW_ROWS = 10_000, 1_000
+SHOWN_SIZES = (1_000, 10_000, 100_000)  # on the page of the documentation
 COSTS = ("train us a row", "predict us a row, batch", "predict us, one row")
 
 
@@ -93,12 +95,14 @@ def run(problem: Problem, data: str, n_classes: int) -> list[dict[str, Any]]:
     return found
 
 
-def page(found: list[dict[str, Any]]) -> str:
-    rows = []
-    for point in found:
-        figures = ("" if point[name] is None else number(point[name]) for name in (*COSTS, "error %"))
-        rows.append([point["data"], f"{point['classes']:,}", point["model"], *figures])
-    return table(["data", "classes", "model", *COSTS, "error %"], rows)
+COLUMNS = [{"name": name} for name in ("data", "classes", "model", *COSTS, "error %")]
+
+
+def lines(found: list[dict[str, Any]]) -> list[list[Any]]:
+    return [
+        [point["data"], point["classes"], point["model"], *(rounded(point[name]) for name in (*COSTS, "error %"))]
+        for point in found
+    ]
 
 
 def crossing(found: list[dict[str, Any]], name: str, cost: str) -> float | None:
@@ -157,5 +161,14 @@ def main(arguments: list[str]) -> None:
             except DataMissing as missing:
                 print(missing, file=sys.stderr)
     keep("recall-classes", found)
-    print(page(found), crossings(found), sep="\n\n")
+    rows = lines(found)
+    print(pages.table({"columns": COLUMNS, "rows": rows}), crossings(found), sep="\n\n")
     plot(found)
+    shown = {size for size in SHOWN_SIZES if size in {point["classes"] for point in found}}
+    some = [row for row in rows if row[0] != "generated" or row[1] in shown]
+    image = {"file": "recall-tree-classes.png", "text": "Microseconds a row against the number of classes"}
+    shows = "Microseconds of the processor a row, one pass; generated rows of 256 numbers, ten a class, and glyphs."
+    title = "Time and the number of classes"
+    store("recall-tree", "classes", title=title, shows=shows, columns=COLUMNS, rows=some, image=image)
+    title += ", all sizes"
+    store("recall-tree", "classes-all", title=title, shows=shows, columns=COLUMNS, rows=rows, listed=False)

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from benchmarks.harness.output import canvas, draw, keep, number, table
+from benchmarks import pages
+from benchmarks.harness.output import canvas, draw, keep, rounded, store
 from benchmarks.harness.report import summary
 from benchmarks.harness.runner import run_all
 from benchmarks.harness.suites import prepared
@@ -39,19 +40,26 @@ def figures(row: dict[str, Any]) -> tuple[float, float, float, float] | None:
     return error, row["train_cpu_seconds"], row["batch_cpu_microseconds"], row["one_cpu_microseconds"]
 
 
-def page(found: dict[str, dict[str, dict[str, Any]]]) -> str:
-    rows = []
+COLUMNS = [
+    *({"name": name} for name in ("data", "model")),
+    {"name": "error %", "decimals": 1},
+    {"name": "less OneVsAll", "decimals": 1, "signed": True},
+    *({"name": name} for name in ("train s", "predict us, batch", "predict us, one")),
+]
+
+
+def lines(found: dict[str, dict[str, dict[str, Any]]]) -> list[list[Any]]:
+    rows: list[list[Any]] = []
     for suite, models in found.items():
         flat = figures(models["OneVsAll"])
         for name, row in models.items():
-            here = figures(row)
+            here, shown = figures(row), name if name in PEERS else f"**{name}**"
             if here is None:
-                rows.append([suite, name, *[""] * 5])
+                rows.append([suite, shown, *[None] * 5])
                 continue
-            rows.append(
-                [suite, name, f"{here[0]:.1f}", f"{here[0] - flat[0]:+.1f}" if flat else "", *map(number, here[1:])]
-            )
-    return table(["data", "model", "error %", "from OneVsAll", "train s", "predict us, batch", "predict us, one"], rows)
+            difference = here[0] - flat[0] if flat else None
+            rows.append([suite, shown, round(here[0], 2), rounded(difference), *map(rounded, here[1:])])
+    return rows
 
 
 def plot(found: dict[str, dict[str, dict[str, Any]]]) -> None:
@@ -83,5 +91,18 @@ def main(arguments: list[str]) -> None:
     for suite in arguments or SUITES:
         found[suite] = run(suite)
         keep("recall-figure4", found)
-    print(page(found))
+    rows = lines(found)
+    print(pages.table({"columns": COLUMNS, "rows": rows}))
     plot(found)
+    store(
+        "recall-tree",
+        "figure4",
+        title="Error beside one-against-all, and time",
+        shows="Figure 4 of the paper on our data: one pass, processor time, all in one run.",
+        columns=COLUMNS,
+        rows=rows,
+        image={
+            "file": "recall-tree-figure4.png",
+            "text": "Error less that of OneVsAll, and microseconds of an answer, on four data sets",
+        },
+    )

@@ -9,8 +9,9 @@ from typing import Any
 import numpy as np
 
 import treemax
+from benchmarks import pages
 from benchmarks.experiments.recall.models import recall_tree
-from benchmarks.harness.output import keep, number, table
+from benchmarks.harness.output import keep, rounded, store
 from benchmarks.harness.problem import Problem
 from treemax import OneVsAll
 
@@ -62,20 +63,23 @@ def measure(model: Any, problem: Problem) -> dict[str, float]:
     return {name: size / MB for name, size in figures.items()}
 
 
-def page(found: dict[str, dict[str, dict[str, float]]]) -> str:
-    columns = list(next(iter(found[next(iter(found))].values())))
-    rows = []
+def result(found: dict[str, dict[str, dict[str, float]]]) -> dict[str, Any]:
+    """Columns and rows; beside each figure, how often the flat model would fit in."""
+    names = list(next(iter(found[next(iter(found))].values())))
+    rows: list[list[Any]] = []
     for suite, models_of in found.items():
         flat = models_of["OneVsAll"]
-        for name, figures in models_of.items():
-            cells = [number(figures[what]) + times(what, figures, flat) for what in columns]
-            rows.append([suite, name, *cells])
-    return table(["data", "model", *(f"{name}, MB" for name in columns)], rows)
+        for model, figures in models_of.items():
+            rows.append([suite, model, *(cell(name, figures, flat) for name in names)])
+    return {"columns": [{"name": name} for name in ("data", "model", *names)], "rows": rows}
 
 
-def times(what: str, figures: dict[str, float], flat: dict[str, float]) -> str:
-    """How often the flat model would fit in; it counts next to nothing, so that counts have no such ratio."""
-    return "" if figures is flat or what == "counts" else f" ({figures[what] / flat[what]:.1f})"
+def cell(what: str, figures: dict[str, float], flat: dict[str, float]) -> Any:
+    """The flat model counts next to nothing, so that counts have no ratio."""
+    value = rounded(figures[what])
+    if figures is flat or what == "counts":
+        return value
+    return {"value": value, "beside": round(figures[what] / flat[what], 1)}
 
 
 def main(arguments: list[str]) -> None:
@@ -84,4 +88,11 @@ def main(arguments: list[str]) -> None:
         problem = Problem.read(suite)
         found[suite] = {name: measure(model, problem) for name, model in models().items()}
     keep("recall-memory", found)
-    print(page(found))
+    print(pages.table(result(found)))
+    store(
+        "recall-tree",
+        "memory",
+        title="Memory",
+        shows="Megabytes, in brackets how many times as much as OneVsAll. The paper says at most twice the weights of one-against-all.",
+        **result(found),
+    )

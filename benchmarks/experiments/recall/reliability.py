@@ -11,10 +11,11 @@ from typing import Any
 
 import numpy as np
 
+from benchmarks import pages
 from benchmarks.experiments.recall.models import recall_tree
 from benchmarks.experiments.reliability import EDGES, curve
 from benchmarks.harness.accuracy import expected_error
-from benchmarks.harness.output import canvas, draw, keep, table
+from benchmarks.harness.output import canvas, draw, keep, store
 from benchmarks.harness.problem import Problem
 from treemax import OneVsAll
 
@@ -98,14 +99,20 @@ def figures_of(answers: Candidates, temperature: float) -> dict[str, float]:
     }
 
 
-def page(found: dict[str, dict[str, dict[str, float]]]) -> str:
-    columns = list(next(iter(found[next(iter(found))].values())))
-    rows = []
-    for suite, models_of in found.items():
-        for name, figures in models_of.items():
-            cells = (f"{figures[what]:.1f}" if "%" in what else f"{figures[what]:.3f}" for what in columns)
-            rows.append([suite, name, *cells])
-    return table(["data", "model", *columns], rows)
+def result(found: dict[str, dict[str, dict[str, float]]]) -> dict[str, Any]:
+    """Columns and rows."""
+    names = list(next(iter(found[next(iter(found))].values())))
+    decimals = {name: 1 if "%" in name else 3 for name in names}
+    columns = [
+        *({"name": name} for name in ("data", "model")),
+        *({"name": n, "decimals": d} for n, d in decimals.items()),
+    ]
+    rows = [
+        [suite, model, *(round(figures[name], n) for name, n in decimals.items())]
+        for suite, models_of in found.items()
+        for model, figures in models_of.items()
+    ]
+    return {"columns": columns, "rows": rows}
 
 
 def draw_curves(axis: Any, number: int, name: str, answers: Candidates, temperature: float) -> None:
@@ -131,5 +138,17 @@ def main(arguments: list[str]) -> None:
     axes[0].set_ylabel("share that is right")
     axes[0].legend(frameon=False, fontsize=8)
     keep("recall-reliability", found)
-    print(page(found))
+    print(pages.table(result(found)))
     draw(figure, "recall-tree-reliability")
+    store(
+        "recall-tree",
+        "reliability",
+        title="Probabilities",
+        shows="Mean distance between probability and frequency over ten bins, of first answers and of all labels above 0.01; "
+        "*temperature* is what would still improve it.",
+        image={
+            "file": "recall-tree-reliability.png",
+            "text": "Probability of first answers and how often they are right",
+        },
+        **result(found),
+    )

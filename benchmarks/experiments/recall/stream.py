@@ -13,8 +13,9 @@ from typing import Any
 
 import numpy as np
 
+from benchmarks import pages
 from benchmarks.experiments.recall.models import recall_tree
-from benchmarks.harness.output import canvas, draw, keep, table
+from benchmarks.harness.output import canvas, draw, keep, store
 from benchmarks.harness.problem import Problem
 from treemax import MODELS
 
@@ -70,18 +71,28 @@ def run(problem: Problem) -> dict[str, dict[str, Any]]:
     return found
 
 
-def page(suite: str, found: dict[str, dict[str, Any]]) -> str:
-    rows = []
+COLUMNS = [
+    *({"name": name} for name in ("stream", "model", "rows")),
+    *({"name": f"loss % {order}", "decimals": 2} for order in ORDERS),
+    {"name": "difference", "decimals": 2, "signed": True},
+    *({"name": f"recall % {order}", "decimals": 1} for order in ORDERS),
+    {"name": "by chance"},
+]
+
+
+def lines(suite: str, found: dict[str, dict[str, Any]]) -> list[list[Any]]:
+    rows: list[list[Any]] = []
     for name, runs in found.items():
         n = runs[ORDERS[0]]["rows"][-1]
         losses = [runs[order]["loss"][-1] for order in ORDERS]
         likely = chance(*losses, n)
-        cells = [f"{100 * loss:.2f}" for loss in losses] + [f"{100 * (losses[0] - losses[1]):+.2f}"]
         recalls = [runs[order]["candidate recall"] for order in ORDERS]
-        cells += ["" if recall is None else f"{100 * recall:.1f}" for recall in recalls]
-        rows.append([suite, name, f"{n:,}", *cells, "< .0001" if likely < 1e-4 else f"{likely:.2g}"])
-    columns = ["stream", "model", "rows", "loss % in order", "permuted", "difference", "recall % in order"]
-    return table([*columns, "permuted", "by chance"], rows)
+        rows.append(
+            [suite, name, n, *(round(100 * loss, 2) for loss in losses), round(100 * (losses[0] - losses[1]), 2)]
+            + [None if recall is None else round(100 * recall, 1) for recall in recalls]
+            + ["< .0001" if likely < 1e-4 else f"{likely:.2g}"]
+        )
+    return rows
 
 
 def plot(found: dict[str, dict[str, dict[str, Any]]]) -> None:
@@ -101,9 +112,19 @@ def plot(found: dict[str, dict[str, dict[str, Any]]]) -> None:
 
 
 def main(arguments: list[str]) -> None:
-    found = {}
+    found, rows = {}, []
     for suite in arguments or ["ptb"]:
         found[suite] = run(Problem.read(suite))
         keep(f"recall-stream-{suite}", found[suite])
-        print(page(suite, found[suite]), flush=True)
+        rows += lines(suite, found[suite])
+    print(pages.table({"columns": COLUMNS, "rows": rows}))
     plot(found)
+    store(
+        "recall-tree",
+        "stream",
+        title="A stream in its own order",
+        shows="Section 4.3 of the paper: progressive loss of rows in order and permuted.",
+        columns=COLUMNS,
+        rows=rows,
+        image={"file": "recall-tree-stream.png", "text": "Progressive loss in order and permuted"},
+    )

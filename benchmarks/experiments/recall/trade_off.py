@@ -10,7 +10,8 @@ import json
 from pathlib import Path
 from typing import Any
 
-from benchmarks.harness.output import canvas, draw, keep, number, table
+from benchmarks import pages
+from benchmarks.harness.output import canvas, draw, keep, rounded, store
 from benchmarks.harness.report import summary
 from benchmarks.harness.runner import run_all
 from benchmarks.harness.suites import prepared
@@ -72,14 +73,19 @@ def located(rows: list[dict[str, Any]]) -> dict[str, dict[str, dict[str, Any]]]:
     return found
 
 
-def page(found: dict[str, dict[str, dict[str, Any]]]) -> str:
-    rows = []
-    for family, points in found.items():
-        for point, row in points.items():
-            figures = ("error@1", "train_cpu_seconds", *TIMES, "model_mb")
-            rows.append([family, point, *(number(row[figure]) for figure in figures)])
-    columns = ["error %", "train s", "predict us, batch", "predict us, one", "model MB"]
-    return table(["model", "setting", *columns], rows)
+COLUMNS = [
+    {"name": name}
+    for name in ("model", "setting", "error %", "train s", "predict us, batch", "predict us, one", "model MB")
+]
+
+
+def lines_of(found: dict[str, dict[str, dict[str, Any]]]) -> list[list[Any]]:
+    names = ("error@1", "train_cpu_seconds", *TIMES, "model_mb")
+    return [
+        [family if family in PEERS else f"**{family}**", point, *(rounded(row[name]) for name in names)]
+        for family, points in found.items()
+        for point, row in points.items()
+    ]
 
 
 def plot(suite: str, found: dict[str, dict[str, dict[str, Any]]]) -> None:
@@ -112,8 +118,19 @@ def main(arguments: list[str]) -> None:
     rows = run(suite, report[0] if report else None)
     keep(f"recall-trade-off-{suite}", {"suite": suite, "rows": rows})
     found = located(rows)
-    print(page(found))
+    lines = lines_of(found)
+    print(pages.table({"columns": COLUMNS, "rows": lines}))
     for row in rows:
         if row["error"]:
             print(f"{row['system']} failed: {row['error']}")
     plot(suite, found)
+    own = suite == "glyphs1k"
+    store(
+        "recall-tree",
+        "trade-off" if own else f"trade-off-{suite}",
+        title="Error and time" if own else f"Error and time: {suite}",
+        shows=f"{suite}, {PASSES} passes, processor time. Settings of the default are the width of the beam and the candidates.",
+        columns=COLUMNS,
+        rows=lines,
+        image={"file": "recall-tree-trade-off.png", "text": "Error against microseconds a prediction"},
+    )

@@ -8,6 +8,7 @@
     python -m benchmarks.experiments.softmax steps [SUITE...]       few solver steps in early iterations, on validation rows
     python -m benchmarks.experiments.softmax text [SUITE [ROWS]]    softmax trees and their baselines on texts (table 2)
     python -m benchmarks.experiments.softmax training [SUITE]       training time, beside scikit-learn's solvers at the nodes
+    python -m benchmarks.experiments.softmax training-times [SUITE]   training time of trees and baselines (tables 5 and 8)
     python -m benchmarks.experiments.softmax trade-off [SUITE]      error against microseconds, beside our other models
 
 Tables are printed, what was found is stored as JSON in `results`, plots go to `docs/images`. With a FOLDER the models
@@ -24,7 +25,18 @@ import sys
 
 from benchmarks.harness.output import help_if_asked, run_experiment
 
-EXPERIMENTS = ("answers", "double-sampling", "missing", "shape", "starts", "steps", "text", "trade-off", "training")
+EXPERIMENTS = (
+    "answers",
+    "double-sampling",
+    "missing",
+    "shape",
+    "starts",
+    "steps",
+    "text",
+    "trade-off",
+    "training",
+    "training-times",
+)
 
 
 def main(arguments: list[str]) -> int:

@@ -16,8 +16,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 import treemax
+from benchmarks import pages
 from benchmarks.harness.measure import Data
-from benchmarks.harness.output import keep, number, table
+from benchmarks.harness.output import keep, rounded, store
 from benchmarks.harness.suites import prepared
 from treemax.inputs.rows import read_only
 from treemax.models.softmax_tree import kernels
@@ -130,10 +131,12 @@ def trained(name: str, folder: Path | None, data: Data) -> Any:
     return model
 
 
-def page(found: list[dict[str, Any]]) -> str:
-    """The table; what was not measured is left empty."""
-    rows = [[own["model"], *(number(own[name]) if name in own else "" for name in FIGURES)] for own in found]
-    return table(["model", *FIGURES.values()], rows)
+COLUMNS = [{"name": name} for name in ("model", *FIGURES.values())]
+
+
+def lines(found: list[dict[str, Any]]) -> list[list[Any]]:
+    """The rows of the table; what was not measured is left empty."""
+    return [[own["model"], *(rounded(own.get(name)) for name in FIGURES)] for own in found]
 
 
 def figures(
@@ -158,4 +161,13 @@ def main(arguments: list[str]) -> None:
     times = timed(contenders(models, rows), ROUNDS)
     found = [figures(name, times, models.get(name), rows, labels) for name in NAMES]
     keep("softmax-answers", found)
-    print(page(found))
+    rows_of_table = lines(found)
+    print(pages.table({"columns": COLUMNS, "rows": rows_of_table}))
+    store(
+        "softmax-tree",
+        "answers",
+        title="The time of one answer",
+        shows=f"glyphs1k, microseconds of the processor a row, best of {ROUNDS} rounds.",
+        columns=COLUMNS,
+        rows=rows_of_table,
+    )

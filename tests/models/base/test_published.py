@@ -84,6 +84,40 @@ def test_overrides_replace_the_settings_of_the_paper():
         treemax.SoftmaxTree.as_published(depths=5)
 
 
+# What the papers and their programs state, as docs/papers.md lists it; appendix C of softmax trees is for ODP.
+STATED = {
+    treemax.SoftmaxTree: {
+        "missing": "zero-one", "iterations": 20, "alpha": 0.1, "start": "prototypes", "n_init": 10, "tolerance": 1e-3,
+        "ridge": 0.0, "plane_penalty": 1.0, "spill": 0.0, "growth": 1.0, "accept_worse": True, "early_share": 1.0,
+        "early_steps": None, "smoothing": 0.0,
+    },
+    treemax.RecallTree: {
+        "algorithm": "paper", "bound": 1.0, "router_weight": "printed", "least_gradient": 0.0, "final_rate": 1.0,
+        "path_features": True, "randomized_routing": False, "scale": False,
+    },
+    treemax.OnlineLabelTree: {
+        "learning_rate": 1.0, "epsilon": 0.01, "alpha": 0.75, "max_leaf": 100, "passes": 3, "shuffle": True, "arity": 2,
+        "together": True, "search": "exact", "scale_siblings": False, "normalize": False, "least_gradient": 0.0,
+        "schedule": "adagrad", "policy": "best-greedy", "tree": None,
+    },
+    treemax.LearnedTree: {
+        "arity": 20, "dimension": 200, "start": "huffman", "objective": "log-likelihood", "schedule": "hold",
+        "n_assignments": 10, "assign_until": 0.5, "assign_by": "log-gradient", "statistics": "running",
+        "prior_count": 1.0, "labels": "one", "passes": 25, "optimizer": "sgd", "dropout": 0.0, "max_depth": None,
+    },
+    treemax.TreeLanguageModel: {
+        "arity": 65, "tree": "learned", "direct": 0, "optimizer": "sgd", "assign_by": "log-gradient",
+        "statistics": "running", "assign_every": 0.1, "assign_until": 1.0, "transitions": "full",
+    },
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("model", STATED)
+def test_published_settings_are_those_that_the_papers_state(model):
+    published = model.as_published().get_params()
+    assert {name: published[name] for name in STATED[model]} == STATED[model]
+
+
 def test_the_published_recall_tree_updates_everything_by_the_printed_weight():
     model = treemax.RecallTree.as_published()
     assert (model.router_weight, model.least_gradient) == ("printed", 0.0)

@@ -181,13 +181,16 @@ def test_the_history_is_finite_when_rows_are_dropped():
     """And has the objective of the tree at every depth, not only after an iteration."""
     X, y = problem(400, 20, noise=0.8)
     own = TaoSettings(0.1, 4, DROP)
-    tao, leaf_of = initial(X, y, 2, "prototypes", own)
-    for record in tao.run(4, leaf_of):
-        if record.iteration > 0:
-            assert math.isclose(record.objective, slow_objective(X, y, tao.state, own), rel_tol=1e-4)
-    assert record.iteration == 3
-    model = treemax.SoftmaxTree(depth=2, leaf_classes=4, missing=DROP, spill=0, growth=1.0, verbose=0).fit(X, y)
-    assert all(math.isfinite(r.objective) for r in model.history_ if r.iteration > 0)
+    for start in ("prototypes", "random"):
+        tao, leaf_of = initial(X, y, 2, start, own)
+        for record in tao.run(4, leaf_of):
+            if record.iteration > 0 or start == "random":
+                assert math.isclose(record.objective, slow_objective(X, y, tao.state, own), rel_tol=1e-4)
+        assert record.iteration == 3
+    for more in ({"spill": 0, "growth": 1.0}, {}, {"start": "random"}):
+        model = treemax.SoftmaxTree(depth=2, leaf_classes=4, missing=DROP, verbose=0, **more).fit(X, y)
+        unknown = [(r.iteration, r.depth) for r in model.history_ if not math.isfinite(r.objective)]
+        assert unknown == ([] if "start" in more else [(0, 2), (0, 1)]), "clusters have no planes at first"
 
 
 # --- nodes ----------------------------------------------------------------------------------------------

@@ -143,7 +143,8 @@ class SoftmaxTree(LabelClassifier):
     Attributes
     ----------
     history_ : list of Record
-        Iteration, depth, objective and training error after the update of each depth.
+        Iteration, depth, objective and training error after the update of each depth; NaN for the objective before all
+        nodes have parameters, and for the error but at the end of an iteration.
     alpha_ : float
         The L1 penalty in use.
     smoothing_ : float

@@ -13,6 +13,7 @@ the rows of the final decisions.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
@@ -110,6 +111,8 @@ class Tao:
                 if (iteration, depth) in done or (self._only_leaves and 0 < depth < state.depth):
                     continue
                 value += self.update_depth(depth)
+                if math.isnan(value) and state.is_complete:  # the first time: random planes had no leaves
+                    value = self._sum_of_losses()
                 error = float("nan")
                 if depth == 0:
                     self.find_reduced_sets(iteration + 1)

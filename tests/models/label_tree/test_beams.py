@@ -72,6 +72,32 @@ def test_ties_are_broken_alike(n_labels, seed, width, k, n_trees):
     assert_same(LabelTreeModel(tuple(trees), "logistic", 1.0).top_k(rows, k, width), expected)
 
 
+@settings(max_examples=80, deadline=None)
+@given(
+    st.integers(1, 80), st.integers(0, 10_000), links, widths, st.integers(1, 25), st.integers(0, 7), sizes, st.floats(0.02, 1)
+)  # fmt: skip
+def test_allowed_labels_and_the_best_of_all(n_labels, seed, link, width, k, n_first, n_rows, share):
+    packed = RandomModel(uneven_tree(n_labels, seed, widest=25), seed, link).packed
+    rows = as_rows(sp.csr_matrix(some_rows(n_rows, seed)))
+    weights = (np.random.default_rng(seed).random(n_labels) < share).astype(np.float32)
+    first, of_first, *allowed = packed.top_k_allowed(rows, k, n_first, weights, width)
+    assert first.shape == of_first.shape == (n_rows, n_first)
+    if n_first:
+        assert_same((first, of_first), searched(packed, rows, n_first, width))
+    assert_same(allowed, packed.top_k_weighted(rows, k, weights, width))
+    exact = packed.top_k_allowed(rows, k, n_first, weights, None)
+    assert_same(exact, packed.top_k_allowed(rows, k, n_first, weights, len(packed.tree)))
+
+
+def test_allowed_labels_of_some_rows_and_threads():
+    packed = RandomModel(uneven_tree(200, 0, widest=40), 0, "softmax").packed
+    rows, weights = as_rows(sp.csr_matrix(some_rows(700, 1))), (np.arange(200) % 9 == 0).astype(np.float32)
+    found = packed.top_k_allowed(rows, 5, 6, weights, 10)
+    assert_same(packed.top_k_allowed(rows, 5, 6, weights, 10, threads=3), found)
+    for i in range(20):
+        assert_same(packed.top_k_allowed(rows[i : i + 1], 5, 6, weights, 10), [part[i : i + 1] for part in found])
+
+
 def test_part_of_the_rows_and_threads():
     trees = tuple(RandomModel(uneven_tree(200, i, widest=40), i, "softmax").packed for i in range(3))
     rows = as_rows(sp.csr_matrix(some_rows(700, 1)))

@@ -155,11 +155,12 @@ class PackedTree:
         self, rows: Rows, k: int, n_first: int, weights: NDArray[np.float32], search: int | None, threads: int = 1
     ) -> TopKAllowed:
         """Return the best of all labels and the k best of those with a weight, in one search."""
-        width = len(self.tree) if search is None else min(search, len(self.tree))
-        found = TopKAllowed.empty(len(rows), n_first, k)
         tree = self.tree
-        options = width, largest_weights(self, tree.parent, tree.leaf_of, weights, len(tree))
-        search_rows(kernels.best_allowed_labels, self._arguments, rows, threads, options, *found)
+        of_nodes = largest_weights(self, tree.parent, tree.leaf_of, weights, len(tree))
+        if search is not None:
+            return self.beams.top_k_allowed(rows, k, n_first, of_nodes, search, threads)
+        found = TopKAllowed.empty(len(rows), n_first, k)
+        search_rows(kernels.best_allowed_labels, self._arguments, rows, threads, (of_nodes,), *found)
         return found
 
     def probabilities(self, rows: Rows, search: int | None = None, threads: int = 1) -> NDArray[np.float32]:
@@ -237,6 +238,14 @@ class BeamTrees:
         search_beams = beams.beam_labels if len(self.arrays) == 1 else beams.beam_labels_of_trees
         search_rows(search_beams, self._arguments, rows, threads, (search,), ids, probabilities)
         return ids, probabilities
+
+    def top_k_allowed(
+        self, rows: Rows, k: int, n_first: int, of_nodes: NDArray[np.float32], search: int, threads: int = 1
+    ) -> TopKAllowed:
+        """Return the best of all labels of the only tree, and the k best below nodes with a weight, by beams."""
+        found = TopKAllowed.empty(len(rows), n_first, k)
+        search_rows(beams.beam_allowed_labels, self._arguments, rows, threads, (search, of_nodes), *found)
+        return found
 
     def above(self, rows: Rows, threshold: float, threads: int = 1) -> SparseProbabilities:
         """Return all labels of the only tree with at least this probability."""

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from treemax.inputs.conversions import blocks, sparsified
 from treemax.inputs.rows import Rows, SparseRows, read_only, take_rows
 from treemax.kernels import search as kernels
+from treemax.kernels.vector import WIDTH
 from treemax.parallel.threads import run_all
 
 Arguments: TypeAlias = Callable[[SparseRows], tuple[Any, ...]]
@@ -90,7 +91,7 @@ def largest_weights(
     """
     last = model.__dict__.get("_last_weights")
     if last is None or last[0] is not weights or last[1] is not parent or len(last[2]) != n_nodes:
-        out = np.zeros(n_nodes, dtype=np.float32)
+        out = np.zeros(n_nodes + WIDTH, dtype=np.float32)[:n_nodes]  # kernels read it in whole vectors
         kernels.largest_weights(read_only(parent), read_only(leaf_of), read_only(weights), out)
         model.__dict__["_last_weights"] = last = weights, parent, read_only(out)
     return last[2]

@@ -14,6 +14,7 @@ from tests.models.label_tree.test_model import RandomModel, links, some_rows, un
 from treemax.inputs.rows import as_rows, read_only
 from treemax.kernels import search as kernels
 from treemax.models.label_tree.model import LabelTreeModel, _without_duplicates
+from treemax.models.trained.searching import largest_weights
 
 
 def searched(packed, rows, k, width):
@@ -74,7 +75,7 @@ def test_ties_are_broken_alike(n_labels, seed, width, k, n_trees):
 
 @settings(max_examples=80, deadline=None)
 @given(
-    st.integers(1, 80), st.integers(0, 10_000), links, widths, st.integers(1, 25), st.integers(0, 7), sizes, st.floats(0.02, 1)
+    st.integers(1, 80), st.integers(0, 10_000), links, widths, st.integers(1, 25), st.integers(0, 7), sizes, st.floats(0.02, 1.2)
 )  # fmt: skip
 def test_allowed_labels_and_the_best_of_all(n_labels, seed, link, width, k, n_first, n_rows, share):
     packed = RandomModel(uneven_tree(n_labels, seed, widest=25), seed, link).packed
@@ -87,6 +88,22 @@ def test_allowed_labels_and_the_best_of_all(n_labels, seed, link, width, k, n_fi
     assert_same(allowed, packed.top_k_weighted(rows, k, weights, width))
     exact = packed.top_k_allowed(rows, k, n_first, weights, None)
     assert_same(exact, packed.top_k_allowed(rows, k, n_first, weights, len(packed.tree)))
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.integers(20, 80), st.integers(0, 10_000), links, widths, st.integers(1, 6), st.integers(0, 6))
+def test_few_labels_left_out(n_labels, seed, link, width, k, n_left_out):
+    """The best labels of all, filtered, are those of a search for allowed labels, as long as no branch is pruned."""
+    packed = RandomModel(uneven_tree(n_labels, seed, widest=25), seed, link).packed
+    tree, rows = packed.tree, as_rows(sp.csr_matrix(some_rows(9, seed)))
+    weights = np.ones(n_labels, np.float32)
+    weights[np.random.default_rng(seed).choice(n_labels, n_left_out, replace=False)] = 0
+    of_nodes = largest_weights(packed, tree.parent, tree.leaf_of, weights, len(tree))
+    pruned = (of_nodes.values == 0)[tree.n_children > 0].any()
+    assert of_nodes.n_to_filter(k, 6) == (0 if pruned else max(6, k + n_left_out))
+    assert of_nodes.n_to_filter(1, 0) == 0 and of_nodes.n_to_filter(13, 6) == 0
+    expected = packed.beams.top_k_allowed(rows, k, 6, of_nodes.values, width)
+    assert_same(packed.top_k_allowed(rows, k, 6, weights, width), expected)
 
 
 def test_allowed_labels_of_some_rows_and_threads():

@@ -16,6 +16,7 @@ from treemax.kernels import search as kernels
 from treemax.models.trained.searching import (
     SparseProbabilities,
     TopKAllowed,
+    allowed_among,
     empty_top_k,
     largest_weights,
     search_rows,
@@ -147,7 +148,7 @@ class PackedTree:
         width = len(self.tree) if search is None else min(search, len(self.tree))
         ids, probabilities = empty_top_k(len(rows), k)
         tree = self.tree
-        options = width, largest_weights(self, tree.parent, tree.leaf_of, weights, len(tree))
+        options = width, largest_weights(self, tree.parent, tree.leaf_of, weights, len(tree)).values
         search_rows(kernels.best_weighted_labels, self._arguments, rows, threads, options, ids, probabilities)
         return ids, probabilities
 
@@ -157,10 +158,12 @@ class PackedTree:
         """Return the best of all labels and the k best of those with a weight, in one search."""
         tree = self.tree
         of_nodes = largest_weights(self, tree.parent, tree.leaf_of, weights, len(tree))
+        if n := of_nodes.n_to_filter(k, n_first):
+            return allowed_among(*self.top_k(rows, n, search, threads), k, n_first, weights)
         if search is not None:
-            return self.beams.top_k_allowed(rows, k, n_first, of_nodes, search, threads)
+            return self.beams.top_k_allowed(rows, k, n_first, of_nodes.values, search, threads)
         found = TopKAllowed.empty(len(rows), n_first, k)
-        search_rows(kernels.best_allowed_labels, self._arguments, rows, threads, (of_nodes,), *found)
+        search_rows(kernels.best_allowed_labels, self._arguments, rows, threads, (of_nodes.values,), *found)
         return found
 
     def probabilities(self, rows: Rows, search: int | None = None, threads: int = 1) -> NDArray[np.float32]:

@@ -324,3 +324,20 @@ def test_the_page_in_the_documentation_is_what_its_session_gives():
     shown, stored = namespace["told"].to_html(), (docs / "images" / "explanation.html").read_text().rstrip("\n")
     without = re.compile(r"\d\.\d+")
     assert without.sub("", shown) == without.sub("", stored), "write told.to_html() to docs/images/explanation.html"
+
+
+def test_a_row_whose_only_labels_were_forgotten():
+    """A leaf may have no other label: the answer is the most frequent of the others, and so is the explanation."""
+    rng = np.random.default_rng(0)
+    y = rng.integers(0, 12, 600)
+    texts = [f"word{label} other{rng.integers(9)}" for label in y]
+    model = treemax.TextModel(estimator=treemax.LOMTree(verbose=0)).fit(texts, [f"label {label}" for label in y])
+    model.forget([label for label in model.classes_ if label not in ("label 4", "label 7")])
+    frequent = "label 4" if (y == 4).sum() > (y == 7).sum() else "label 7"
+    text = texts[int(np.flatnonzero(y == 1)[0])]
+    assert model.predict_topk([text], 1).labels[0, 0] is None and model.predict([text]).tolist() == [frequent]
+    told = model.explain(text)
+    assert (told.label, told.probability, told.prior, len(told.paths)) == (frequent, 0.0, True, 0)
+    assert "most frequent" in str(told) and frequent in told.to_html() and frequent in told.to_json()
+    with pytest.raises(ValueError, match=r"no path to explain\.$"):
+        model.explain(text, label="label 4")

@@ -276,6 +276,34 @@ def test_weights_are_those_of_training(kind):
     assert not np.array_equal(found.model.predict_proba(X[:9]), unweighted.model.predict_proba(X[:9]))
 
 
+def test_class_weights_of_training():
+    texts, labels = some_texts()
+    first = labels[0]
+    for class_weight in ("balanced", {first: 40.0}):
+        found = quick(texts, labels, class_weight=class_weight, models=["one-vs-all"], max_trials=1).model
+        expected = treemax.TextModel(estimator=treemax.OneVsAll(verbose=0, class_weight=class_weight)).fit(
+            texts, labels
+        )
+        np.testing.assert_array_equal(found.predict_proba(texts[:9]), expected.predict_proba(texts[:9]))
+    assert found.predict_proba_of([""], [first])[0, 0] > 0.5, "frequencies are not weighted"
+    with pytest.raises(ValueError, match="'unknown', which is not in y"):
+        quick(texts, labels, class_weight={"unknown": 2.0}, models=["one-vs-all"])
+    with pytest.raises(ValueError, match="class_weight"):
+        quick(texts, labels, class_weight=3, models=["one-vs-all"], max_trials=1)
+
+
+def test_class_weights_of_samples_and_of_studies():
+    """A small sample may lack labels that have a weight, and a study resumes only with the same weights."""
+    X, y = np.eye(60), [["often"]] * 58 + [["seldom"], ["once", "often"]]
+    data = [TuningData(X, y, 0, None, weights) for weights in (None, "balanced", {"once": 2.0}, {"once": 3.0})]
+    assert len({each.fingerprint() for each in data}) == 4
+    few = data[2].sample(3)[1]
+    assert few.values.tolist() == ["often"] * 3 and data[2].class_weight_of(few) == {}
+    assert data[2].class_weight_of(data[2].labels) == {"once": 2.0} == data[2].class_weight
+    found = Trainer(data[2], SimpleNamespace(top=1, value=lambda *_: 1.0), 1, 0).fitted(Setting("one-vs-all"), 3)
+    assert found.model.classes_.tolist() == ["often"]
+
+
 # --- spaces --------------------------------------------------------------------------------------------
 
 
@@ -677,6 +705,15 @@ def test_command_uses_the_weights_of_the_file(tmp_path):
     assert found.exit_code == 0, found.stderr
     expected = treemax.TextModel(estimator=treemax.OneVsAll(verbose=0)).fit(texts, labels, sample_weight=weights)
     np.testing.assert_array_equal(treemax.load(model).predict_proba(texts[:9]), expected.predict_proba(texts[:9]))
+
+
+def test_command_takes_class_weights(data, tmp_path):
+    model = tmp_path / "model.treemax"
+    options = "-o", model, "--models", "one-vs-all", "--max-trials", 1
+    found = command(data, *options, "--class-weight", "balanced")
+    assert found.exit_code == 0 and treemax.load(model).estimator.class_weight == "balanced", found.stderr
+    refused = command(data, *options, "--class-weight", "{'none such': 2}", "--resume")
+    assert refused.exit_code == 1 and "none such" in refused.stderr
 
 
 def test_command_keeps_the_best_after_an_interrupt(data, tmp_path, monkeypatch):

@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from treemax.cli.options import Reading, check_output, data_options
+from treemax.cli.options import Reading, check_output, data_options, read_value
 from treemax.cli.saving import finish, save_model
 
 
@@ -32,6 +32,11 @@ from treemax.cli.saving import finish, save_model
     type=click.FloatRange(min=0, min_open=True),
     help="Limit on the prediction time per row, in microseconds, in a batch.",
 )
+@click.option(
+    "--class-weight",
+    metavar="WEIGHTS",
+    help="Weights of labels in training: balanced, or a dictionary such as \"{'rare': 5.0}\". Validation has no weights.",
+)
 @click.option("--max-trials", type=click.IntRange(min=1), help="Maximum number of settings to try.")
 @click.option("--resume", is_flag=True, help="Resume the search that is stored in MODEL.study.")
 @click.option("--seed", default=0, show_default=True, type=click.IntRange(min=0), help="Seed of the search.")
@@ -40,7 +45,7 @@ from treemax.cli.saving import finish, save_model
 @data_options
 def tune(
     data: str, output: str, minutes: float, metric: str | None, models: str | None, max_mb: float | None,
-    max_us: float | None, max_trials: int | None, resume: bool, seed: int, jobs: int, as_json: bool,
+    max_us: float | None, class_weight: str | None, max_trials: int | None, resume: bool, seed: int, jobs: int, as_json: bool,
     reading: Reading,
 ) -> None:  # fmt: skip
     """Search over models and their settings on DATA, and write the best, trained on all rows, to MODEL.
@@ -79,6 +84,7 @@ def tune(
         study=study,
         report=lambda line: click.echo(line, err=True),
         sample_weight=examples.weights,
+        class_weight=None if class_weight is None else read_value(class_weight),
     )
     store_reading_options(result.model, reading)
     place = save_model(result.model, output)

@@ -119,6 +119,53 @@ def beam_labels(indptr, indices, values, tree, width, ids, probabilities):
 
 
 @kernel
+def beam_allowed_labels(
+    indptr, indices, values, tree, width, node_weights, first, of_first, ids, probabilities
+):  # fmt: skip
+    """Find the best of all labels of each row (`first`, may have no columns) and the best allowed ones, those below nodes
+    with a weight. `tree` as in `beam_labels`; `node_weights` can be read in whole vectors.
+
+    The answers are those of two beams, but no node is opened twice.
+    """
+    rows, n_rows, n_first, k = _row_pointers(indptr, indices, values), indptr.size - 1, first.shape[1], ids.shape[1]
+    trees = pointer_at(address_of(tree), np.int64)
+    n_lanes, width, depth = maximum(1, minimum(n_rows, LANES)), minimum(width, trees[N_RECORDS]), trees[DEPTH]
+    one, zero = np.int64(1), np.int64(0)
+    sizes = Sizes(n_lanes, zero, depth, zero, _longest(rows, n_rows), one, _stride(trees))
+    of_all, of_allowed = (
+        Sizes(n_lanes, width, depth, n_first, zero, one, zero),
+        Sizes(n_lanes, width, depth, k, zero, one, zero),
+    )
+    memory = empty(_n_numbers(sizes) + _n_numbers(of_all) + _n_numbers(of_allowed), np.int64)
+    start = address_of(memory)
+    lanes, start = _lanes(start, sizes), start + 8 * _n_numbers(sizes)
+    all_labels, allowed = _lanes(start, of_all), _lanes(start + 8 * _n_numbers(of_all), of_allowed)
+    targets, weights = pointer_at(trees[TARGETS], np.int32), pointer_at(address_of(node_weights), np.float32)
+    leading, leading_scores = pointer_at(address_of(first), np.int64), pointer_at(address_of(of_first), np.float32)
+    best, best_scores = pointer_at(address_of(ids), np.int64), pointer_at(address_of(probabilities), np.float32)
+    for lane in range(n_lanes):
+        lanes.tree[lane] = 0
+    for begin in range(0, n_rows, n_lanes):
+        n = minimum(n_lanes, n_rows - begin)
+        for lane in range(n):
+            lanes.row[lane] = begin + lane
+        of_first_row, of_row = begin * n_first, begin * k
+        _search_both(
+            n, rows, trees, lanes, weights,
+            all_labels, moved(leading, of_first_row), moved(leading_scores, of_first_row),
+            allowed, moved(best, of_row), moved(best_scores, of_row),
+        )  # fmt: skip
+        for lane in range(n):
+            own, found = of_first_row + lane * n_first, all_labels.n_best[lane]
+            _to_labels(targets, moved(leading, own), found)
+            _pad(moved(leading, own), moved(leading_scores, own), found, n_first)
+            own, found = of_row + lane * k, allowed.n_best[lane]
+            _to_labels(targets, moved(best, own), found)
+            _pad(moved(best, own), moved(best_scores, own), found, k)
+    memory[0] = 0  # a pointer does not keep it
+
+
+@kernel
 def beam_labels_of_trees(indptr, indices, values, table, width, ids, probabilities):
     """Find the k labels with the largest mean of the probabilities in the trees, of those that any tree finds.
 
@@ -301,7 +348,50 @@ def _search(n_lanes, rows, trees, lanes, best, best_scores):
         _score_children(n_lanes, rows, trees, lanes)
         for lane in range(n_lanes):
             if lanes.current[lane] >= 0:
-                _take_children(lane, trees, lanes, best, best_scores)
+                node, scores = lanes.current[lane], _scores(lane, lanes)
+                tree = _tree_of(lane, trees, lanes)
+                _take_children(lane, node, scores, False, scores, tree, lanes, best, best_scores)
+
+
+@bare_kernel
+def _search_both(
+    n_lanes, rows, trees, lanes, weights, all_labels, leading, leading_scores, allowed, best, best_scores
+):  # fmt: skip
+    """Search in one tree for the best of all labels and the best allowed ones; `lanes` score the nodes of both."""
+    for lane in range(n_lanes):
+        _start(lane, all_labels)
+        _start(lane, allowed)
+        lanes.current[lane], lanes.n_opened[lane] = 0, 0
+    searching = True
+    while searching:
+        searching = False
+        for lane in range(n_lanes):
+            if lanes.current[lane] >= 0:
+                searching |= _open_for_both(lane, lanes, all_labels, leading_scores, allowed, best_scores)
+        _score_children(n_lanes, rows, trees, lanes)
+        for lane in range(n_lanes):
+            node, scores = lanes.current[lane], _scores(lane, lanes)
+            if node >= 0 and all_labels.current[lane] >= 0:
+                _take_children(lane, node, scores, False, scores, trees, all_labels, leading, leading_scores)
+            if node >= 0 and allowed.current[lane] >= 0:
+                _take_children(lane, node, scores, True, weights, trees, allowed, best, best_scores)
+
+
+@bare_inline_kernel
+def _open_for_both(lane, lanes, all_labels, leading_scores, allowed, best_scores):
+    """Open the more probable of the next nodes of two searches, for both if it is the same; return whether there is one."""
+    one = _next_list(lane, all_labels, leading_scores) if all_labels.sizes.k else np.int64(-1)
+    other = _next_list(lane, allowed, best_scores)
+    if one >= 0 and other >= 0 and _next_of(one, all_labels) != _next_of(other, allowed):
+        if _next_score(one, all_labels) < _next_score(other, allowed):
+            one = np.int64(-1)
+        else:
+            other = np.int64(-1)
+    all_labels.current[lane] = _take_next(lane, one, all_labels)
+    allowed.current[lane] = _take_next(lane, other, allowed)
+    lanes.current[lane] = maximum(all_labels.current[lane], allowed.current[lane])
+    lanes.above[lane] = all_labels.above[lane] if one >= 0 else allowed.above[lane]
+    return lanes.current[lane] >= 0
 
 
 @bare_kernel
@@ -381,6 +471,12 @@ def _start(lane, lanes):
 @bare_inline_kernel
 def _next_node(lane, lanes, best_scores):
     """Return the most probable node to open, of equal ones the first, or -1 if none leads to better labels."""
+    return _take_next(lane, _next_list(lane, lanes, best_scores), lanes)
+
+
+@bare_inline_kernel
+def _next_list(lane, lanes, best_scores):
+    """Return the list whose next node is the most probable one to open, or -1 if none leads to better labels."""
     width, depth, k = lanes.sizes.width, lanes.sizes.depth, lanes.sizes.k
     score, found = best_scores[(lane + 1) * k - 1] if lanes.n_best[lane] == k else -_ONE, np.int64(-1)
     empty_above = True
@@ -393,11 +489,29 @@ def _next_node(lane, lanes, best_scores):
                 score, found = lanes.queue_scores[at * width + n], at
         elif empty_above:
             lanes.first_level[lane] = level + 1
-    if found < 0:
+    return found
+
+
+@bare_inline_kernel
+def _next_of(at, lanes):
+    """Return the next node of a list."""
+    return np.int64(lanes.queue[at * lanes.sizes.width + lanes.opened[at]])
+
+
+@bare_inline_kernel
+def _next_score(at, lanes):
+    """Return the probability of the next node of a list."""
+    return lanes.queue_scores[at * lanes.sizes.width + lanes.opened[at]]
+
+
+@bare_inline_kernel
+def _take_next(lane, at, lanes):
+    """Take the next node of a list, -1 if the list is -1."""
+    if at < 0:
         return np.int64(-1)
-    node = np.int64(lanes.queue[found * width + lanes.opened[found]])
-    lanes.opened[found] += 1
-    lanes.above[lane] = score
+    node = _next_of(at, lanes)
+    lanes.above[lane] = _next_score(at, lanes)
+    lanes.opened[at] += 1
     return node
 
 
@@ -492,10 +606,10 @@ def _convert(lane, tree, lanes):
 
 
 @bare_inline_kernel
-def _take_children(lane, trees, lanes, best, best_scores):
-    """Offer the children of a node, leaves to the best of the lane and inner nodes to the list of their level."""
-    tree, scores, k = _tree_of(lane, trees, lanes), _scores(lane, lanes), lanes.sizes.k
-    record = _record(lanes.current[lane], tree)
+def _take_children(lane, node, scores, weighted, weights, tree, lanes, best, best_scores):
+    """Offer the children of a node, leaves to the best of the lane and inner nodes to the list of their level; if
+    `weighted`, only those with a weight."""
+    record, k = _record(node, tree), lanes.sizes.k
     first, count, n_inner = np.int64(record[FIRST_CHILD]), np.uint64(record[N_CHILDREN]), record[N_INNER]
     own, own_scores, n_best = moved(best, lane * k), moved(best_scores, lane * k), lanes.n_best[lane]
     level = lane * lanes.sizes.depth + np.int64(record[LEVEL]) + 1
@@ -505,6 +619,9 @@ def _take_children(lane, trees, lanes, best, best_scores):
         if n_inner == count:
             worst = maximum(worst, _least(level, lanes))
         better = vector.bits_above(vector.load(scores, b * _WIDTH), vector.splat(worst))
+        if weighted:
+            of_children = vector.load(weights, np.uint64(first) + b * _WIDTH)
+            better &= vector.bits_above(of_children, vector.splat(_ZERO))
         while better:
             c = b * _WIDTH + np.uint64(vector.lowest_bit(better))
             better &= better - np.uint32(1)

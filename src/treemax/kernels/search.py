@@ -17,7 +17,7 @@ from treemax.kernels import vector
 from treemax.kernels.arithmetic import copy_into
 from treemax.kernels.intrinsics import address_of, empty, maximum, minimum, pointer_at, reinterpret, zeros
 from treemax.kernels.jit import bare_fast_inline_kernel, bare_fast_kernel, bare_inline_kernel, inline_kernel, kernel
-from treemax.kernels.queues import FOR_ALLOWED, FOR_FIRST, HUGE, offer, opened_for, pad, pop, push
+from treemax.kernels.queues import FOR_ALLOWED, FOR_FIRST, HUGE, offer, pad, pop, push
 from treemax.kernels.sparse_rows import Rows
 
 SOFTMAX_LINK, LOGISTIC_LINK = 0, 1  # from scores of siblings to conditional probabilities given the parent
@@ -433,10 +433,10 @@ def best_weighted_labels(
 @kernel
 def best_allowed_labels(
     indptr, indices, values, first_child, n_children, tables, slots, entries, bias, label, level, slopes, shifts, link,
-    most_children, n_inner, width, node_weights, first, of_first, ids, probabilities,
+    most_children, n_inner, node_weights, first, of_first, ids, probabilities,
 ):  # fmt: skip
     """Find the best of all labels (`first`, may have no columns) and the best allowed ones, those below nodes with a
-    weight, in one search: the answers are those of two searches like `best_labels`, but no node is opened twice.
+    weight, in one exact search like `best_labels` that opens no node twice.
     """
     rows = Rows(indptr, indices, values)
     weights = Weights(first_child, n_children, tables, slots, entries, bias)
@@ -444,28 +444,22 @@ def best_allowed_labels(
     scratch = _new_scratch(indptr, most_children)
     scores = scratch.scores
     heap, heap_scores = empty(n_inner, np.int64), empty(n_inner, np.float32)  # 4 * node + what it is opened for
-    opened, opened_allowed = empty(slopes.size, np.int64), empty(slopes.size, np.int64)
     n_first, k = first.shape[1], ids.shape[1]
     for row in range(indptr.size - 1):
         begin, end = np.uint64(indptr[row]), np.uint64(indptr[row + 1])
         best, best_scores, n_best, worst = ids[row], probabilities[row], np.int64(0), -_ONE
         leading, leading_scores, n_leading = first[row], of_first[row], np.int64(0)
         worst_leading = -_ONE if n_first else HUGE
-        opened[:] = 0
-        opened_allowed[:] = 0
         heap[0], heap_scores[0], size = FOR_FIRST | FOR_ALLOWED, _ONE, np.int64(1)
         while size:
             size = pop(heap, heap_scores, size)
             node, purpose, above = heap[size] >> 2, heap[size] & 3, heap_scores[size]
             if above <= minimum(worst, worst_leading):
                 break
-            depth = level[node]
-            purpose = opened_for(purpose, above, worst_leading, worst, opened[depth], opened_allowed[depth], width)
-            if purpose == 0:
+            for_first = purpose & FOR_FIRST != 0 and above > worst_leading
+            for_allowed = purpose & FOR_ALLOWED != 0 and above > worst
+            if not (for_first or for_allowed):
                 continue
-            for_first, for_allowed = purpose & FOR_FIRST != 0, purpose & FOR_ALLOWED != 0
-            opened[depth] += for_first
-            opened_allowed[depth] += for_allowed
             _expand(node, above, rows, begin, end, tree, scratch)
             for b in range((np.uint64(n_children[node]) + np.uint64(15)) // _WIDTH):
                 least = minimum(worst_leading if for_first else HUGE, worst if for_allowed else HUGE)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import time
 from collections import OrderedDict
+from collections.abc import Mapping
 from copy import copy
 from typing import Any, NamedTuple
 
@@ -14,7 +15,7 @@ from numpy.typing import NDArray
 from treemax.formats.examples import keep_labels
 from treemax.inputs.labels import LabelIndex, RaggedLabels, check_same_length, read_labels
 from treemax.inputs.rows import Rows, SparseRows, as_rows, take_rows
-from treemax.inputs.weights import read_weights
+from treemax.inputs.weights import check_known_labels, read_weights
 from treemax.memory import available_bytes
 from treemax.text.vectorizers import holds_texts, read_texts
 from treemax.tuning.spaces import Setting
@@ -38,8 +39,8 @@ class Vectorised(NamedTuple):
 class TuningData:
     """X and y with one split: all settings share the held-out rows, and samples are nested."""
 
-    def __init__(self, X: Any, y: Any, random_state: int, sample_weight: Any = None) -> None:
-        self.X, self.y, self.sample_weight = X, y, sample_weight
+    def __init__(self, X: Any, y: Any, random_state: int, sample_weight: Any = None, class_weight: Any = None) -> None:
+        self.X, self.y, self.sample_weight, self.class_weight = X, y, sample_weight, class_weight
         self.texts: list[str] | None = read_texts(X) if holds_texts(X) else None
         self.rows: Rows | None = None if self.texts is not None else as_rows(X)
         self.labels = read_labels(y)
@@ -53,6 +54,7 @@ class TuningData:
             raise ValueError(f"tune needs at least {LEAST_ROWS} rows, got {self.n_rows}.")
         if not len(self.labels.values):
             raise ValueError("y has no labels at all: every row's label list is empty.")
+        check_known_labels(class_weight, self.index()[0])
         self._order = np.random.default_rng(random_state).permutation(self.n_rows)
         self._hold_out(0)
 
@@ -101,6 +103,13 @@ class TuningData:
         """Return the weights of `sample`."""
         return None if self.weights is None else self.weights[self._sampled(size)]
 
+    def class_weight_of(self, labels: RaggedLabels) -> Any:
+        """Return the class weights for training on a sample, which may not have all of their labels."""
+        if not isinstance(self.class_weight, Mapping):
+            return self.class_weight
+        found = set(labels.values[labels.indptr[0] : labels.indptr[-1]].tolist())
+        return {label: weight for label, weight in self.class_weight.items() if label in found}
+
     def _sampled(self, size: int) -> NDArray[np.int64]:
         return np.sort(self._others[:size])
 
@@ -138,6 +147,9 @@ class TuningData:
         digest.update("\0".join(map(str, values.tolist())).encode("utf-8", "surrogatepass"))
         if self.weights is not None:
             digest.update(self.weights.tobytes())
+        if self.class_weight is not None:
+            own = self.class_weight
+            digest.update(repr(sorted(own.items(), key=repr) if isinstance(own, Mapping) else own).encode())
         return digest.hexdigest()
 
     def _chosen(self, rows: NDArray[np.int64]) -> tuple[Any, RaggedLabels]:

@@ -72,6 +72,7 @@ def tune(
     verbose: int = 1,
     report: Callable[[str], object] | None = None,
     sample_weight: Any = None,
+    class_weight: Any = None,
 ) -> TuneResult:
     """Search over models and settings by validation, and train the best on all rows.
 
@@ -112,6 +113,9 @@ def tune(
         Called with each line instead of `print`.
     sample_weight : array or None
         The weight of each row in training. Validation counts every row once; rows of weight zero are left out of both.
+    class_weight : None, "balanced" or dict
+        Weights of labels in training, the parameter of all models; those that do not take it for this data are left out.
+        A metric such as "macro-F1" goes with it.
 
     Returns
     -------
@@ -135,7 +139,7 @@ def tune(
     check_number("max_us", max_us, above=0, optional=True)
     check_number("max_trials", max_trials, whole=True, least=1, optional=True)
     with Watch(60 * minutes) as watch:
-        data = TuningData(X, y, random_state, sample_weight)
+        data = TuningData(X, y, random_state, sample_weight, class_weight)
         names = applicable(models, data.rows, data.multi_label)
         goal = chosen or default_metric(data.multi_label)
         facts = {"data": data.fingerprint(), "metric": str(goal), "models": names, "random state": random_state}

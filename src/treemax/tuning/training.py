@@ -40,8 +40,8 @@ class Trainer:
 
     def fitted(self, setting: Setting, size: int) -> Fitted:
         """Return a model trained on a sample of this size."""
-        estimator = setting.estimator(n_jobs=self.n_jobs, random_state=self.random_state, verbose=0)
         X, labels, vectorizer, seconds = *self.data.sample(size), None, 0.0
+        estimator = self._estimator(setting, 0, self.data.class_weight_of(labels))
         if setting.text is not None:
             vectorizer, X, seconds = self.data.vectorised(setting, size)
         start = time.perf_counter()
@@ -59,10 +59,14 @@ class Trainer:
 
     def fitted_on_all(self, setting: Setting, verbose: int) -> Any:
         """Return the model of a setting trained on all rows."""
-        model = setting.estimator(n_jobs=self.n_jobs, random_state=self.random_state, verbose=verbose)
+        model = self._estimator(setting, verbose, self.data.class_weight)
         if setting.text is not None:
             model = TextModel(setting.vectorizer(), model)
         return model.fit(self.data.X, self.data.y, **_weights(self.data.sample_weight))
+
+    def _estimator(self, setting: Setting, verbose: int, class_weight: Any) -> Any:
+        common = {"n_jobs": self.n_jobs, "random_state": self.random_state, "verbose": verbose}
+        return setting.estimator(**common, **({} if class_weight is None else {"class_weight": class_weight}))
 
     def _timed(self, model: Any) -> tuple[Any, float]:
         """Return the top labels of the held-out rows, and the fastest time per row in microseconds."""

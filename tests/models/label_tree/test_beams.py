@@ -14,6 +14,7 @@ from tests.models.label_tree.test_model import RandomModel, links, some_rows, un
 from treemax.inputs.rows import as_rows, read_only
 from treemax.kernels import search as kernels
 from treemax.models.label_tree.model import LabelTreeModel, _without_duplicates
+from treemax.models.trained.searching import largest_weights
 
 
 def searched(packed, rows, k, width):
@@ -70,6 +71,48 @@ def test_ties_are_broken_alike(n_labels, seed, width, k, n_trees):
     rows = as_rows(sp.csr_matrix(np.sign(some_rows(12, seed))))
     expected = searched(trees[0], rows, k, width) if n_trees == 1 else ranked(trees, rows, k, width)
     assert_same(LabelTreeModel(tuple(trees), "logistic", 1.0).top_k(rows, k, width), expected)
+
+
+@settings(max_examples=80, deadline=None)
+@given(
+    st.integers(1, 80), st.integers(0, 10_000), links, widths, st.integers(1, 25), st.integers(0, 7), sizes, st.floats(0.02, 1.2)
+)  # fmt: skip
+def test_allowed_labels_and_the_best_of_all(n_labels, seed, link, width, k, n_first, n_rows, share):
+    packed = RandomModel(uneven_tree(n_labels, seed, widest=25), seed, link).packed
+    rows = as_rows(sp.csr_matrix(some_rows(n_rows, seed)))
+    weights = (np.random.default_rng(seed).random(n_labels) < share).astype(np.float32)
+    first, of_first, *allowed = packed.top_k_allowed(rows, k, n_first, weights, width)
+    assert first.shape == of_first.shape == (n_rows, n_first)
+    if n_first:
+        assert_same((first, of_first), searched(packed, rows, n_first, width))
+    assert_same(allowed, packed.top_k_weighted(rows, k, weights, width))
+    exact = packed.top_k_allowed(rows, k, n_first, weights, None)
+    assert_same(exact, packed.top_k_allowed(rows, k, n_first, weights, len(packed.tree)))
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.integers(20, 80), st.integers(0, 10_000), links, widths, st.integers(1, 6), st.integers(0, 6))
+def test_few_labels_left_out(n_labels, seed, link, width, k, n_left_out):
+    """The best labels of all, filtered, are those of a search for allowed labels, as long as no branch is pruned."""
+    packed = RandomModel(uneven_tree(n_labels, seed, widest=25), seed, link).packed
+    tree, rows = packed.tree, as_rows(sp.csr_matrix(some_rows(9, seed)))
+    weights = np.ones(n_labels, np.float32)
+    weights[np.random.default_rng(seed).choice(n_labels, n_left_out, replace=False)] = 0
+    of_nodes = largest_weights(packed, tree.parent, tree.leaf_of, weights, len(tree))
+    pruned = (of_nodes.values == 0)[tree.n_children > 0].any()
+    assert of_nodes.n_to_filter(k, 6) == (0 if pruned else max(6, k + n_left_out))
+    assert of_nodes.n_to_filter(1, 0) == 0 and of_nodes.n_to_filter(13, 6) == 0
+    expected = packed.beams.top_k_allowed(rows, k, 6, of_nodes.values, width)
+    assert_same(packed.top_k_allowed(rows, k, 6, weights, width), expected)
+
+
+def test_allowed_labels_of_some_rows_and_threads():
+    packed = RandomModel(uneven_tree(200, 0, widest=40), 0, "softmax").packed
+    rows, weights = as_rows(sp.csr_matrix(some_rows(700, 1))), (np.arange(200) % 9 == 0).astype(np.float32)
+    found = packed.top_k_allowed(rows, 5, 6, weights, 10)
+    assert_same(packed.top_k_allowed(rows, 5, 6, weights, 10, threads=3), found)
+    for i in range(20):
+        assert_same(packed.top_k_allowed(rows[i : i + 1], 5, 6, weights, 10), [part[i : i + 1] for part in found])
 
 
 def test_part_of_the_rows_and_threads():

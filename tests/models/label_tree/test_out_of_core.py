@@ -120,7 +120,9 @@ def test_the_same_model_with_threads_and_an_l1_penalty(little_room, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("several", "class_weight"), [(False, None), (False, "balanced"), (False, {7: 3.0}), (True, None)], ids=str
+    ("several", "class_weight"),
+    [(False, None), (False, "balanced"), (False, {7: 3.0}), (True, None), (True, "balanced"), (True, {7: 3.0, 8: 0.2})],
+    ids=str,
 )
 def test_the_same_model_with_weights(several, class_weight, little_room, tmp_path):
     examples = numbers(several)
@@ -154,10 +156,22 @@ def test_weights_of_texts_on_disk(little_room, tmp_path):
     assert parts(made[2]) == parts(made[0]), "texts of weight zero are not counted by the vectoriser either"
 
 
-def test_class_weight_of_several_labels_is_refused(tmp_path):
+def test_class_weight_of_several_labels(little_room, tmp_path):
+    """Without weights of rows, and with more siblings than are trained together, some of them relevant in many rows."""
     write_examples(tmp_path / "data.npz", numbers(several=True))
-    with pytest.raises(ValueError, match="class_weight with one label per row only"):
-        treemax.LabelTree(class_weight="balanced", verbose=0).fit_file(tmp_path / "data.npz")
+    stored = read_examples(tmp_path / "data.npz")
+    for parameters in ({"max_leaf": 100, "arity": 70}, {"max_leaf": 40, "hard_negatives": 0.0}, {"arity": 3}):
+        model = treemax.LabelTree(verbose=0, class_weight={label: 0.1 + label % 5 for label in range(60)}, **parameters)
+        in_memory = parts(model.fit(stored.X, stored.y))
+        for size in (100_000, 10**9):
+            little_room(size)
+            assert parts(model.fit_file(tmp_path / "data.npz", folder=tmp_path)) == in_memory, f"room for {size} bytes"
+
+
+def test_class_weights_that_are_refused(tmp_path):
+    write_examples(tmp_path / "data.npz", numbers(several=True))
+    with pytest.raises(ValueError, match="penalty='l1' supports weights of rows only"):
+        treemax.LabelTree(class_weight="balanced", penalty="l1", verbose=0).fit_file(tmp_path / "data.npz")
     write_examples(tmp_path / "data.npz", numbers())
     with pytest.raises(ValueError, match="99, which is not in y"):
         treemax.LabelTree(class_weight={99: 2.0}, verbose=0).fit_file(tmp_path / "data.npz")

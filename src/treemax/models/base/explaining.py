@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 SHOWN = 4  # labels below a node
 PRIOR_NOTE = "No feature of the row is known to the model: the answer is the frequencies of the labels in training."
+LEFT_NOTE = "No label that the model finds for this row is left: the answer is the most frequent of the others."
 MISSED_NOTE = "The search did not find this label, whose score is above that of the last candidate; a wider beam would."
 
 
@@ -41,6 +42,9 @@ def explain_row(estimator: PredictingEstimator, row: Rows, wanted: int | None, k
         raise ValueError("The model has forgotten this label, so there is nothing to explain.")
     found = [array[0] for array in estimator._candidates(row, max(k, 2))]
     ids, scores, probabilities = (array[found[0] >= 0] for array in found)
+    if wanted is None and len(ids) == 0:
+        only = Candidate(estimator.label_index_.labels(estimator._best(row)).tolist()[0], 0.0, 0.0)
+        return Explanation(type(estimator).__name__, *only, candidates=[only], prior=True, notes=[LEFT_NOTE])
     chosen = int(ids[0]) if wanted is None else wanted
     names = estimator.label_index_.labels(ids).tolist()
     candidates = list(map(Candidate, names, scores.tolist(), probabilities.tolist()))
@@ -89,8 +93,8 @@ def _notes(estimator: PredictingEstimator, own: Candidate, candidates: Sequence[
 
 
 def _not_reached(label: Any, candidates: Sequence[Candidate]) -> str:
-    considered = ", ".join(repr(each.label) for each in candidates)
-    return f"The model does not consider the label {label!r} for this row, so it has no path to explain, as {considered} have."
+    considered = f", as {', '.join(repr(each.label) for each in candidates)} have" if candidates else ""
+    return f"The model does not consider the label {label!r} for this row, so it has no path to explain{considered}."
 
 
 def _named(estimator: PredictingEstimator, paths: Sequence[Path]) -> list[Path]:

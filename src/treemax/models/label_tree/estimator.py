@@ -230,7 +230,7 @@ class LabelTree(WithHierarchy):
         takes and that can be read twice, with its options as `reading`; weights in it are those of the rows. Rows are stored in temporary files in `folder`
         (default: Python's folder for them; it should be on a disk), 16 bytes per entry in all. `memory` limits the
         memory of the process during training, without the packed model. In multi-class data, rows without a label are
-        dropped. `class_weight` is for one label per row only. For texts use `TextModel.fit_file`.
+        dropped. For texts use `TextModel.fit_file`.
         """
         limit = self._check_fit_file(memory)
         data = Source(source, self.verbose, reading)
@@ -249,12 +249,9 @@ class LabelTree(WithHierarchy):
     def _fit_stored(self, stored: StoredRows, data: Source, memory: int, label_features: Any = None) -> LabelTree:
         """Train on rows stored by `stored_rows`."""
         index, multi_label = data.overview.index, data.overview.multi_label
-        if self.class_weight is not None and multi_label:
-            raise ValueError(
-                "fit_file supports class_weight with one label per row only; use fit, or class_weight=None."
-            )
         check_known_labels(self.class_weight, index)
         targets = with_class_weight(stored.targets, self.class_weight, index, multi_label)
+        self._check_relevance(targets)
         stored = replace(stored, targets=targets)
         budget = memory_budget(memory, stored, len(index), thread_count(self.n_jobs))
         source = RowsOnDisk(stored, budget)
@@ -284,16 +281,19 @@ class LabelTree(WithHierarchy):
         label_features: Any = None,
         label_share: float = 1.0,
     ) -> LabelTreeModel:
-        if targets.relevance is not None and self.penalty == "l1":
-            raise ValueError(
-                "penalty='l1' supports weights of rows only, but y has the relevance of single labels, or class_weight "
-                "is given for multi-label rows. Use penalty='l2'."
-            )
+        self._check_relevance(targets)
         source = RowsInMemory(sparsified(rows), targets, thread_count(self.n_jobs))
         vectors = self._given_vectors(label_features, index)
         if vectors is not None and label_share < 1:
             vectors = combined_vectors(source.label_vectors(len(index)), vectors, label_share)
         return train_label_tree(source, index, multi_label, self._plan(multi_label), vectors)
+
+    def _check_relevance(self, targets: Targets) -> None:
+        if targets.relevance is not None and self.penalty == "l1":
+            raise ValueError(
+                "penalty='l1' supports weights of rows only, but y has the relevance of single labels, or class_weight "
+                "is given for multi-label rows. Use penalty='l2'."
+            )
 
     def _plan(self, multi_label: bool) -> Plan:
         cost = default_cost(self.loss) if is_auto(self.cost) else float(self.cost)

@@ -48,7 +48,7 @@ class LargeNode:
         self.place_of[self.order] = np.arange(self.n, dtype=np.uint32)
         self.held = kernels.held_places(problem.rows, self.order, settings.held_share)
         self.join_at = kernels.join_pass(settings.passes, settings.held_share)
-        self.weighted = len(problem.row_weights) > 0
+        self.weighted = len(problem.row_weights) > 0 or len(problem.pair_weights) > 0
         self.siblings = siblings_of(problem)
         self.inverse = np.empty(self.n, dtype=np.float32)
         self.features = self._scan_features()
@@ -87,7 +87,7 @@ class LargeNode:
             positive_of_block = positive[block * self.n : (block + 1) * self.n]
             size = len(self.held) * WIDTH
             scores = held_scores[block * size : (block + 1) * size]
-            for _ in self._train_block(positive_of_block, valid, weights, alphas, scores):
+            for _ in self._train_block(block, positive_of_block, valid, weights, alphas, scores):
                 holdout.add(block, valid, weights)
             final.add(block, valid, weights)
         kernels.calibrate(self.order[self.held], siblings, held_scores, statistics)
@@ -95,6 +95,7 @@ class LargeNode:
 
     def _train_block(
         self,
+        number_of_block: int,
         positive: NDArray[np.uint32],
         valid: np.uint32,
         weights: NDArray[np.float32],
@@ -123,7 +124,7 @@ class LargeNode:
                 part = kernels.aligned(len(places) * WIDTH)
                 part.reshape(-1, WIDTH)[:] = alphas.reshape(-1, WIDTH)[places]
                 rests = resting[places]
-                costs = self._costs(places)
+                costs = self._costs(places, number_of_block)
                 block = solver_kernels.Block(positive[places], valid, self.inverse[places], costs, weights, part, rests)
                 scratch = np.empty(len(places), dtype=np.uint32)
                 moving += solver_kernels.one_pass(
@@ -133,10 +134,10 @@ class LargeNode:
                 resting[places] = rests
             done = solver_kernels.is_settled(moving, self.n, SMALL)
 
-    def _costs(self, places: NDArray[np.int64]) -> NDArray[np.float32]:
-        """Return the costs of rows as `kernels.write_costs` does, or none without weights."""
+    def _costs(self, places: NDArray[np.int64], block: int) -> NDArray[np.float32]:
+        """Return the costs of rows, or of rows and siblings, as `kernels.write_costs` does, or none without weights."""
         costs = kernels.empty_costs(len(places), self.siblings)
-        kernels.write_costs(self.order[places], self.solver.cost, self.siblings, 0, costs)
+        kernels.write_costs(self.order[places], self.solver.cost, self.siblings, block, costs)
         return costs
 
     def _score_held(self, weights: NDArray[np.float32], held_scores: NDArray[np.float32]) -> None:

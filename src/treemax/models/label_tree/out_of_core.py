@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from treemax.inputs.labels import Targets
+from treemax.inputs.labels import ALL_ONE, Targets
 from treemax.inputs.rows import SparseRows
 from treemax.memory import format_bytes, release_free_memory, used_bytes
 from treemax.models.label_tree.large_nodes import ROW_BYTES, LargeNode
@@ -54,7 +54,8 @@ class MemoryBudget(NamedTuple):
 
 def memory_budget(memory: int, stored: StoredRows, n_labels: int, threads: int) -> MemoryBudget:
     """Return the part of `memory` that is left for rows, after everything that is always in memory."""
-    per_row = ROW_BYTES * len(stored) + 32 * len(stored.targets.ids)
+    per_label = 32 if stored.targets.relevance is None else 64
+    per_row = ROW_BYTES * len(stored) + per_label * len(stored.targets.ids)
     per_feature = (100 + 80 * threads) * stored.n_features
     release_free_memory()
     left = memory - used_bytes() - OVERHEAD - per_row - per_feature - 64 * n_labels
@@ -106,6 +107,8 @@ class NodeRows:
         places = place_of_label[stored.targets.ids]
         order = np.argsort(places, kind="stable")
         self._rows = _row_of_each(stored.targets)[order]
+        relevance = stored.targets.relevance
+        self._relevance = None if relevance is None else relevance[order]
         self._starts = np.concatenate([[0], np.cumsum(np.bincount(places, minlength=tree.n_labels))])
         del order, places
         entries = np.concatenate([[0], np.cumsum(stored.lengths()[self._rows])])
@@ -120,8 +123,11 @@ class NodeRows:
         return np.arange(self.n_rows, dtype=np.uint32) if node == 0 else self._labelled(node)
 
     def _labelled(self, node: int) -> NDArray[np.uint32]:
+        return self._rows[self._place(node)]
+
+    def _place(self, node: int) -> slice:
         first = self._starts[self._first_leaf[node]]
-        return self._rows[first : first + (len(self._rows) if node == 0 else self.counts[node])]
+        return slice(first, first + (len(self._rows) if node == 0 else self.counts[node]))
 
     def problem(self, node: int) -> NodeProblem:
         """Return the problem of a node as in `nodes.node_problems`."""
@@ -134,16 +140,23 @@ class NodeRows:
         cost = float(self.costs[node])
         rows = self._labelled(node).astype(np.int64)
         children = np.repeat(np.arange(n_children), self.counts[first : first + n_children])
-        pairs = rows * n_children + children
-        pairs.sort()
-        pairs = pairs[np.diff(pairs, prepend=-1) != 0]
+        pairs, pair_weights = rows * n_children + children, ALL_ONE
+        if self._relevance is None:
+            pairs.sort()
+        else:  # of a pair, that of the most relevant label
+            pair_weights = self._relevance[self._place(node)]
+            order = np.lexsort((-pair_weights, pairs))
+            pairs, pair_weights = pairs[order], pair_weights[order]
+        distinct = np.diff(pairs, prepend=-1) != 0
+        pairs, pair_weights = pairs[distinct], pair_weights[distinct] if len(pair_weights) else ALL_ONE
         row, child = pairs // n_children, (pairs % n_children).astype(np.uint32)
         if node == 0:  # including rows without labels
             whole = np.arange(self.n_rows, dtype=np.uint32)
             starts = np.searchsorted(row, np.arange(self.n_rows + 1))
-            return NodeProblem(0, n_children, cost, whole, starts, child)
+            return NodeProblem(0, n_children, cost, whole, starts, child, pair_weights=pair_weights)
         starts = np.flatnonzero(np.diff(row, prepend=-1))
-        return NodeProblem(node, n_children, cost, row[starts].astype(np.uint32), np.append(starts, len(row)), child)
+        starts, own = np.append(starts, len(row)), row[starts].astype(np.uint32)
+        return NodeProblem(node, n_children, cost, own, starts, child, pair_weights=pair_weights)
 
 
 def _leaves_below(tree: Tree) -> tuple[NDArray[np.int64], NDArray[np.int64]]:

@@ -16,6 +16,7 @@ from treemax.kernels import search as kernels
 from treemax.models.trained.searching import (
     SparseProbabilities,
     TopKAllowed,
+    allowed_among,
     empty_top_k,
     largest_weights,
     search_rows,
@@ -147,7 +148,7 @@ class PackedTree:
         width = len(self.tree) if search is None else min(search, len(self.tree))
         ids, probabilities = empty_top_k(len(rows), k)
         tree = self.tree
-        options = width, largest_weights(self, tree.parent, tree.leaf_of, weights, len(tree))
+        options = width, largest_weights(self, tree.parent, tree.leaf_of, weights, len(tree)).values
         search_rows(kernels.best_weighted_labels, self._arguments, rows, threads, options, ids, probabilities)
         return ids, probabilities
 
@@ -155,11 +156,14 @@ class PackedTree:
         self, rows: Rows, k: int, n_first: int, weights: NDArray[np.float32], search: int | None, threads: int = 1
     ) -> TopKAllowed:
         """Return the best of all labels and the k best of those with a weight, in one search."""
-        width = len(self.tree) if search is None else min(search, len(self.tree))
-        found = TopKAllowed.empty(len(rows), n_first, k)
         tree = self.tree
-        options = width, largest_weights(self, tree.parent, tree.leaf_of, weights, len(tree))
-        search_rows(kernels.best_allowed_labels, self._arguments, rows, threads, options, *found)
+        of_nodes = largest_weights(self, tree.parent, tree.leaf_of, weights, len(tree))
+        if n := of_nodes.n_to_filter(k, n_first):
+            return allowed_among(*self.top_k(rows, n, search, threads), k, n_first, weights)
+        if search is not None:
+            return self.beams.top_k_allowed(rows, k, n_first, of_nodes.values, search, threads)
+        found = TopKAllowed.empty(len(rows), n_first, k)
+        search_rows(kernels.best_allowed_labels, self._arguments, rows, threads, (of_nodes.values,), *found)
         return found
 
     def probabilities(self, rows: Rows, search: int | None = None, threads: int = 1) -> NDArray[np.float32]:
@@ -237,6 +241,14 @@ class BeamTrees:
         search_beams = beams.beam_labels if len(self.arrays) == 1 else beams.beam_labels_of_trees
         search_rows(search_beams, self._arguments, rows, threads, (search,), ids, probabilities)
         return ids, probabilities
+
+    def top_k_allowed(
+        self, rows: Rows, k: int, n_first: int, of_nodes: NDArray[np.float32], search: int, threads: int = 1
+    ) -> TopKAllowed:
+        """Return the best of all labels of the only tree, and the k best below nodes with a weight, by beams."""
+        found = TopKAllowed.empty(len(rows), n_first, k)
+        search_rows(beams.beam_allowed_labels, self._arguments, rows, threads, (search, of_nodes), *found)
+        return found
 
     def above(self, rows: Rows, threshold: float, threads: int = 1) -> SparseProbabilities:
         """Return all labels of the only tree with at least this probability."""

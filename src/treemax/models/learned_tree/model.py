@@ -21,6 +21,7 @@ from treemax.models.trained.parts import expect, expect_counts, expect_squares, 
 from treemax.models.trained.searching import (
     SparseProbabilities,
     TopKAllowed,
+    allowed_among,
     empty_top_k,
     largest_weights,
     search_above,
@@ -209,7 +210,7 @@ class LearnedTreeModel:
         tree = self.tree
         ids, probabilities = empty_top_k(len(rows), k)
         beam = len(tree) if search is None else min(search, len(tree))
-        of_nodes = largest_weights(self, tree.parent, tree.leaf_of, weights, len(tree))
+        of_nodes = largest_weights(self, tree.parent, tree.leaf_of, weights, len(tree)).values
         options = read_only(tree.level), tree.depth, beam, of_nodes
         search_rows(search_kernels.best_weighted, self._arguments, rows, threads, options, ids, probabilities)
         return ids, self._per_row(probabilities)
@@ -221,8 +222,11 @@ class LearnedTreeModel:
         if search is not None:
             return two_searches(self, rows, k, n_first, weights, search, threads)
         tree = self.tree
+        of_nodes = largest_weights(self, tree.parent, tree.leaf_of, weights, len(tree))
+        if n := of_nodes.n_to_filter(k, n_first):
+            return allowed_among(*self.top_k(rows, n, search, threads), k, n_first, weights)
         found = TopKAllowed.empty(len(rows), n_first, k)
-        options = max(1, tree.depth), largest_weights(self, tree.parent, tree.leaf_of, weights, len(tree))
+        options = max(1, tree.depth), of_nodes.values
         search_rows(search_kernels.best_allowed, self._arguments, rows, threads, options, *found)
         return found._replace(of_first=self._per_row(found.of_first), probabilities=self._per_row(found.probabilities))
 

@@ -6,11 +6,14 @@ from typing import NamedTuple
 
 import numpy as np
 
-from treemax.kernels.intrinsics import empty
+from treemax.kernels import vector
+from treemax.kernels.intrinsics import empty, minimum
 from treemax.kernels.jit import bare_fast_inline_kernel, fast_kernel, inline_kernel, kernel
 from treemax.kernels.queues import HUGE, offer, pop, push
 from treemax.kernels.sparse_rows import Rows
 from treemax.models.learned_tree.kernels import ONE, ZERO, n_vectors, represent_row, score_all, softmax_of_children
+
+WIDTH = np.uint64(vector.WIDTH)
 
 
 class SearchTree(NamedTuple):
@@ -32,7 +35,8 @@ class SearchTree(NamedTuple):
 def _set_up(rows, tree):
     """Return the rows and the tree as named tuples, and memory for a row and for the probabilities of children."""
     tree = SearchTree(*tree)
-    return Rows(*rows), tree, np.empty(tree.width, np.float32), np.empty(tree.widest, np.float32)
+    shares = np.empty(tree.widest + vector.WIDTH, np.float32)  # can be read in whole vectors
+    return Rows(*rows), tree, np.empty(tree.width, np.float32), shares
 
 
 @inline_kernel
@@ -207,21 +211,33 @@ def best_allowed(rows, tree, depth, node_weights, first, of_first, ids, probabil
                 continue
             _shares_at(node, tree, hidden, shares)
             begin = n
-            for c in range(n_children[node]):
-                child, probability = first_child[node] + c, chance * shares[c]
-                allowed = probability >= worst and node_weights[child] > ZERO
-                if probability < worst_leading and not allowed:
-                    continue
-                if n_children[child] > 0:
-                    _insert(nodes, chances, begin, n, child, probability)
-                    n += 1
-                    continue
-                if probability >= worst_leading:
-                    n_leading = _offer(labels[child], probability, first[r], of_first[r], n_leading)
-                    worst_leading = of_first[r, n_first - 1] if n_leading == n_first else ZERO
-                if allowed:
-                    filled = _offer(labels[child], probability, ids[r], probabilities[r], filled)
-                    worst = probabilities[r, k - 1] if filled == k else ZERO
+            n_here = np.uint64(n_children[node])
+            for block in range(np.uint64(0), n_here, WIDTH):
+                valid = np.uint32((np.uint64(1) << minimum(WIDTH, n_here - block)) - np.uint64(1))
+                products = vector.multiply(vector.splat(chance), vector.load(shares, block))
+                of_children = vector.load(node_weights, np.uint64(first_child[node]) + block)
+                leading = valid & ~vector.bits_above(vector.splat(worst_leading), products)
+                allowed = valid & ~vector.bits_above(vector.splat(worst), products)
+                allowed &= vector.bits_above(of_children, vector.splat(ZERO))
+                left = leading | allowed
+                while left:
+                    bit = np.uint32(vector.lowest_bit(left))
+                    left &= left - np.uint32(1)
+                    c = block + np.uint64(bit)
+                    child, probability = first_child[node] + np.int64(c), chance * shares[c]
+                    is_allowed = (allowed >> bit) & np.uint32(1) and probability >= worst
+                    if probability < worst_leading and not is_allowed:
+                        continue
+                    if n_children[child] > 0:
+                        _insert(nodes, chances, begin, n, child, probability)
+                        n += 1
+                        continue
+                    if probability >= worst_leading:
+                        n_leading = _offer(labels[child], probability, first[r], of_first[r], n_leading)
+                        worst_leading = of_first[r, n_first - 1] if n_leading == n_first else ZERO
+                    if is_allowed:
+                        filled = _offer(labels[child], probability, ids[r], probabilities[r], filled)
+                        worst = probabilities[r, k - 1] if filled == k else ZERO
         ids[r, filled:] = -1
         probabilities[r, filled:] = ZERO
 

@@ -359,7 +359,7 @@ class OnlineTree:
         """Return the k labels with the largest products of probability and weight, without subtrees of weight 0."""
         ids, probabilities = empty_top_k(len(rows), k)
         width = self.n_nodes if search is None else min(search, self.n_nodes)
-        of_nodes = largest_weights(self, self.nodes.parent, self.leaf_of, weights, self.n_nodes)
+        of_nodes = largest_weights(self, self.nodes.parent, self.leaf_of, weights, self.n_nodes).values
         options = (width, of_nodes)
         search_rows(search_kernels.weighted_search, self._arguments(), rows, threads, options, ids, probabilities)
         return ids, probabilities
@@ -370,7 +370,9 @@ class OnlineTree:
         """Return the `n_first` best of all labels and the k best of those with a weight, in one search."""
         found = TopKAllowed.empty(len(rows), n_first, k)
         width = self.n_nodes if search is None else min(search, self.n_nodes)
-        of_nodes = largest_weights(self, self.nodes.parent, self.leaf_of, weights, self.n_nodes) if k else ALL_ONE
+        of_nodes = ALL_ONE
+        if k:
+            of_nodes = largest_weights(self, self.nodes.parent, self.leaf_of, weights, self.n_nodes).values
         search_rows(search_kernels.allowed_search, self._arguments(), rows, threads, (width, of_nodes), *found)
         return found
 

@@ -16,7 +16,7 @@ from treemax.kernels.arithmetic import exp32, log32, softmax
 from treemax.kernels.feature_tables import MIX
 from treemax.kernels.intrinsics import maximum, minimum
 from treemax.kernels.jit import bare_inline_kernel, bare_kernel, fast_kernel, kernel
-from treemax.kernels.queues import offer
+from treemax.kernels.queues import offer, pad
 from treemax.kernels.scorers import (
     buckets_needed,
     pair,
@@ -376,22 +376,31 @@ def room_for(rows, i, n_threads, regressors, shape):
 
 
 @kernel
-def predict(rows, n_rows, routers, regressors, histograms, shape, search, ids, probabilities):
-    """Compute the best candidates of each row, and their probabilities."""
-    k = ids.shape[1]
+def predict(rows, n_rows, routers, regressors, histograms, shape, search, weights, first, of_first, ids, probabilities):
+    """Compute the best candidates of each row (`first`), the best of those with a weight, and their probabilities; either
+    may have no columns."""
+    n_first, k = first.shape[1], ids.shape[1]
     for i in range(n_rows):
         x = row_of(rows, i)
         _, size = _descend(x, routers, shape, search)
         n = _gather(size, shape, histograms, search)
         _score(n, x, regressors, shape, search)
-        best, own, filled = ids[i], probabilities[i], 0
+        n_leading, filled, top = 0, 0, search.scores[0]
         for q in range(n):
-            filled = offer(search.candidates[q], search.scores[q], best, own, filled)
-        if n:
-            top = own[0]
-            total = _sum_of_exponentials(search.scores[:n], top, shape.sharpness)
-            for q in range(filled):
-                own[q] = exp32(shape.sharpness * (own[q] - top)) / total
-        for q in range(filled, k):
-            best[q] = -1
-            own[q] = _ZERO
+            label, score = search.candidates[q], search.scores[q]
+            top = maximum(top, score)
+            if n_first:
+                n_leading = offer(label, score, first[i], of_first[i], n_leading)
+            if k and weights[label] > _ZERO:
+                filled = offer(label, score, ids[i], probabilities[i], filled)
+        total = _sum_of_exponentials(search.scores[:n], top, shape.sharpness) if n else _ZERO
+        _to_shares(first[i], of_first[i], n_leading, top, total, shape.sharpness)
+        _to_shares(ids[i], probabilities[i], filled, top, total, shape.sharpness)
+
+
+@bare_inline_kernel
+def _to_shares(labels, scores, n, top, total, sharpness):
+    """Convert the scores of the best n labels to probabilities; the rest are -1 and 0."""
+    for q in range(n):
+        scores[q] = exp32(sharpness * (scores[q] - top)) / total
+    pad(labels, scores, n)

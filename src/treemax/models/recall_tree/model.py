@@ -12,7 +12,8 @@ from numpy.typing import NDArray
 
 from treemax.explanations import Trace
 from treemax.inputs.conversions import blocks
-from treemax.inputs.rows import Rows
+from treemax.inputs.labels import ALL_ONE
+from treemax.inputs.rows import Rows, read_only
 from treemax.kernels.scorers import EMPTY
 from treemax.models.calibration import Calibration
 from treemax.models.recall_tree import kernels
@@ -33,6 +34,7 @@ from treemax.models.trained.parts import (
 from treemax.models.trained.scaling import Scaling
 from treemax.models.trained.scorer_parts import regressors_without, scorer_arrays, scorers_from_arrays
 from treemax.models.trained.scorers import Scorers, prediction_scorers
+from treemax.models.trained.searching import TopKAllowed
 from treemax.parallel.threads import run_all
 from treemax.trees import NodeLabels
 
@@ -106,7 +108,13 @@ class RecallTreeModel(CandidateModel):
 
     def top_k(self, rows: Rows, k: int, search: Beam, threads: int = 1) -> tuple[NDArray[Any], NDArray[Any]]:
         """Return the ids of the k best candidates of each row (-1 if there are fewer), and their probabilities."""
-        ids, probabilities = np.empty((len(rows), k), np.int64), np.empty((len(rows), k), np.float32)
+        return self.top_k_allowed(rows, 0, k, ALL_ONE, search, threads)[:2]
+
+    def top_k_allowed(
+        self, rows: Rows, k: int, n_first: int, weights: NDArray[np.float32], search: Beam, threads: int = 1
+    ) -> TopKAllowed:
+        """Return the `n_first` best candidates and the k best of those with a weight."""
+        found = TopKAllowed.empty(len(rows), n_first, k)
         beam = self.clipped_beam(search)
         routers, regressors = prediction_scorers(self.routers), prediction_scorers(self.regressors)
         shape = self.shape(beam)
@@ -115,12 +123,12 @@ class RecallTreeModel(CandidateModel):
         def answer(block: slice) -> None:
             part = rows[block]
             predict(
-                self.rows(part), len(part), routers, regressors, self.histograms, shape,
-                self.workspace(beam), ids[block], probabilities[block],
+                self.rows(part), len(part), routers, regressors, self.histograms, shape, self.workspace(beam),
+                read_only(weights), *[array[block] for array in found],
             )  # fmt: skip
 
-        run_all(blocks(len(rows), max(k, beam.n_candidates)), answer, threads)
-        return ids, probabilities
+        run_all(blocks(len(rows), max(k, n_first, beam.n_candidates)), answer, threads)
+        return found
 
     def trace(self, row: Rows, ids: list[int], scores: list[float], search: Beam) -> Trace:
         """Return the ranking of labels and the routes to their leaves, for `explain`."""

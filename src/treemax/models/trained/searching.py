@@ -14,7 +14,10 @@ from numpy.typing import NDArray
 from treemax.inputs.conversions import blocks, sparsified
 from treemax.inputs.rows import Rows, SparseRows, read_only, take_rows
 from treemax.kernels import search as kernels
+from treemax.kernels.vector import WIDTH
 from treemax.parallel.threads import run_all
+
+MOST_FILTERED = 2  # times as many labels as are needed anyway, where a few are left out
 
 Arguments: TypeAlias = Callable[[SparseRows], tuple[Any, ...]]
 
@@ -81,18 +84,37 @@ def empty_top_k(n_rows: int, k: int) -> tuple[NDArray[np.int64], NDArray[np.floa
     return np.empty((n_rows, k), dtype=np.int64), np.empty((n_rows, k), dtype=np.float32)
 
 
+class NodeWeights(NamedTuple):
+    """The largest weight of the labels below every node, and the number of labels without a weight; -1 if an inner node has
+    none."""
+
+    values: NDArray[np.float32]
+    n_left_out: int
+
+    def n_to_filter(self, k: int, n_first: int) -> int:
+        """Return how many of the best labels include the best k with a weight, or 0 if a search for both is faster.
+
+        If no inner node is pruned, a search for labels with a weight opens the same nodes.
+        """
+        n = max(k + self.n_left_out, n_first)
+        return n if self.n_left_out >= 0 and n <= MOST_FILTERED * n_first else 0
+
+
 def largest_weights(
     model: Any, parent: NDArray[np.int64], leaf_of: NDArray[np.int64], weights: NDArray[np.float32], n_nodes: int
-) -> NDArray[np.float32]:
+) -> NodeWeights:
     """Return the largest weight of the labels below every node of a tree.
 
     `model` keeps it for the next call, which often has the same weights.
     """
     last = model.__dict__.get("_last_weights")
-    if last is None or last[0] is not weights or last[1] is not parent or len(last[2]) != n_nodes:
-        out = np.zeros(n_nodes, dtype=np.float32)
+    if last is None or last[0] is not weights or last[1] is not parent or len(last[2].values) != n_nodes:
+        out = np.zeros(n_nodes + WIDTH, dtype=np.float32)[:n_nodes]  # kernels read it in whole vectors
         kernels.largest_weights(read_only(parent), read_only(leaf_of), read_only(weights), out)
-        model.__dict__["_last_weights"] = last = weights, parent, read_only(out)
+        pruned = out == 0
+        pruned[leaf_of[leaf_of >= 0]] = False
+        n_left_out = -1 if pruned.any() else int(np.count_nonzero(weights == 0))
+        model.__dict__["_last_weights"] = last = weights, parent, NodeWeights(read_only(out), n_left_out)
     return last[2]
 
 

@@ -69,10 +69,10 @@ class OnlineLabelTree(OnlineLabelClassifier, WithHierarchy):
         The initial tree, as in `LabelTree`; None for an empty one. Labels that arrive later are placed by the policy,
         if `tree` is a hierarchy below the nearest of their categories that has labels.
     learning_rate : "auto" or float
-        In `fit`, "auto" depends on the mean number of features of a row and of rows of a label, in all of X and y:
-        about 2 for short texts and labels with few rows, 0.8 for long texts or labels with hundreds of rows; rows of
-        `partial_fit` after `fit` have the same rate. A stream that begins with `partial_fit` does not know how many
-        rows a label will have: the rate depends on the labels and features of the rows seen so far. The paper has 1.
+        "auto" depends, in `fit`, on the mean number of features of all rows and of rows of a label in all passes: about
+        2 for short texts and labels with few rows, 0.8 for long texts or labels with hundreds of rows. `partial_fit`
+        after `fit` keeps this rate. A stream that begins with `partial_fit` does not know how many rows a label will
+        have: its rate depends on the mean number of labels and features of the rows seen so far. The paper has 1.
     passes : int
         Passes over the data in `fit`.
     shuffle : bool
@@ -130,7 +130,7 @@ class OnlineLabelTree(OnlineLabelClassifier, WithHierarchy):
     Attributes
     ----------
     learning_rate_ : float
-        The learning rate after the rows seen so far.
+        The learning rate of `fit`, or of a stream after the rows seen so far.
     threshold_ : float
         The probability from which a multi-label `predict` returns a label; it may be set.
     settings_ : OnlineTreeSettings
@@ -231,7 +231,7 @@ class OnlineLabelTree(OnlineLabelClassifier, WithHierarchy):
 
     def _train(self, rows: Rows, targets: Targets, index: LabelIndex, multi_label: bool) -> OnlineTree:
         sparse = sparsified(rows)
-        settings = self._settings(rate_of(sparse, targets) if is_auto(self.learning_rate) else None)
+        settings = self._settings(rate_of(sparse, targets, self.passes) if is_auto(self.learning_rate) else None)
         orders = iter(self._orders(len(rows)))
         first_rows, first_targets = sparse, targets
         if self.sample is not None:
@@ -386,7 +386,7 @@ class OnlineLabelTree(OnlineLabelClassifier, WithHierarchy):
 
     @property
     def learning_rate_(self) -> float:
-        """The learning rate after the rows seen so far."""
+        """The learning rate of `fit`, or of a stream after the rows seen so far."""
         if "model_" not in self.__dict__:
             raise AttributeError("OnlineLabelTree has no learning_rate_ before it is fitted")
         return self.settings_.rate_after(self.model_.stream)

@@ -37,15 +37,15 @@ RATE, POWER, FEWEST_REPEATS, MOST_REPEATS = 4.2, -0.2, 5.0, 200.0
 STREAM_RATE, LABEL_POWER, ENTRY_POWER = 3.2, -0.25, -0.2
 
 
-def rate_of(rows: SparseRows, targets: Targets) -> float:
-    """Return the rate for training on all of these rows (`benchmarks.experiments.defaults`).
+def rate_of(rows: SparseRows, targets: Targets, passes: int) -> float:
+    """Return the rate for passes over all of these rows (`benchmarks.experiments.defaults`).
 
     Longer rows have smaller entries, for which AdaGrad makes larger steps; more rows of a label average out its noise
     with smaller steps.
     """
     entries = float(rows.indptr[-1] - rows.indptr[0]) / max(1, len(rows))
     ids = targets.ids[targets.indptr[0] : targets.indptr[-1]]
-    repeats = len(ids) / max(1, int(np.count_nonzero(np.bincount(ids))))
+    repeats = passes * len(ids) / max(1, int(np.count_nonzero(np.bincount(ids))))
     return RATE * (max(entries, 1.0) * min(max(repeats, FEWEST_REPEATS), MOST_REPEATS)) ** POWER
 
 

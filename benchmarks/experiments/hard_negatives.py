@@ -13,14 +13,13 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.experiments.defaults import SPARSE
+from benchmarks.experiments.defaults import NEW, SPARSE
 from benchmarks.harness import suites
 from benchmarks.harness.accuracy import correct
 from benchmarks.harness.measure import Data, load_driver
 from benchmarks.harness.output import help_if_asked, store
 from benchmarks.harness.systems import DRIVERS
 
-NEW = ["java-types", "operations", "quotations", "kanji", "formulas", "places"]  # used last, see the text of the result
 SHARES = (0.0, 0.25, 0.5)
 SEEDS = (1, 2, 3)
 KS = (1, 3, 5)

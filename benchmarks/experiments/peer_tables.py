@@ -13,8 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.experiments.compare import Result, standings_of
-from benchmarks.experiments.defaults import SPARSE
-from benchmarks.experiments.hard_negatives import NEW
+from benchmarks.experiments.defaults import NEW, SPARSE
 from benchmarks.harness.output import STORED, help_if_asked, store
 
 PAGE = "peers"

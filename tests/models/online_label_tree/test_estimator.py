@@ -305,7 +305,14 @@ def test_settings_of_a_file_are_checked():
         ("max_leaf", -5),
         ("alpha", float("nan")),
     ]
-    forged += [("alpha", 2.0), ("epsilon", 0.0), ("rate", -1.0), ("least_gradient", 1.0), ("surprise", 1)]
+    forged += [
+        ("alpha", 2.0),
+        ("epsilon", 0.0),
+        ("rate", -1.0),
+        ("fitted_rate", 0.0),
+        ("least_gradient", 1.0),
+        ("surprise", 1),
+    ]
     for name, value in forged:
         settings = {**header["model"]["settings"], name: value}
         with pytest.raises((ValueError, TypeError)):
@@ -748,3 +755,64 @@ def test_labels_that_are_being_learned_are_children_of_the_root(n_known):
     tree = model.label_tree()
     assert len(model.classes_) == 5 and np.bincount(tree.label[tree.label >= 0]).tolist() == [1] * 5
     assert treemax.show_tree(model)
+
+
+# --- the automatic learning rate ----------------------------------------------------------------------------
+
+
+def rate_by_formula(X, y, passes=1):
+    """4.2 / (features a row * rows a label)**0.2, with 5 to 200 rows a label, in all passes."""
+    labels = [label for row in y for label in (row if isinstance(row, list) else [row])]
+    rows_a_label = min(max(passes * len(labels) / max(1, len(set(labels))), 5), 200)
+    return 4.2 / (max(1, X.nnz / X.shape[0]) * rows_a_label) ** 0.2
+
+
+@pytest.mark.parametrize(
+    ("n_rows", "n_labels", "one_label"), [(4, 4, True), (120, 40, False), (900, 3, True), (90, 9, True)]
+)
+def test_fit_computes_its_rate_from_all_rows(n_rows, n_labels, one_label):
+    X, y = data(31, n_rows=n_rows, n_labels=n_labels, one_label=one_label)
+    model = OnlineLabelTree(verbose=0).fit(X, y)
+    assert model.learning_rate_ == model.settings_.fixed_rate == pytest.approx(rate_by_formula(X, y))
+    assert model.describe()["learning_rate"] == round(model.learning_rate_, 3)
+    fixed = OnlineLabelTree(verbose=0, learning_rate=model.learning_rate_).fit(X, y)
+    np.testing.assert_array_equal(model.predict_proba(X), fixed.predict_proba(X))
+    order = np.random.RandomState(0).permutation(n_rows)
+    shuffled = OnlineLabelTree(verbose=0).fit(X[order], [y[row] for row in order])
+    warm = OnlineLabelTree(verbose=0, tree="random", passes=3, shuffle=True).fit(X, y)
+    assert shuffled.learning_rate_ == model.learning_rate_
+    assert warm.learning_rate_ == pytest.approx(rate_by_formula(X, y, passes=3))
+    if one_label:
+        dense = OnlineLabelTree(verbose=0).fit(X.toarray(), y)
+        assert dense.learning_rate_ == model.learning_rate_
+
+
+def test_rows_after_fit_have_its_rate(tmp_path):
+    X, y = data(32)
+    model = OnlineLabelTree(verbose=0).fit(X[:60], y[:60])
+    rate = model.learning_rate_
+    fixed = OnlineLabelTree(verbose=0, learning_rate=rate).fit(X[:60], y[:60]).partial_fit(X[60:], y[60:])
+    model.save(tmp_path / "model.treemax", resume=True)
+    for own in (treemax.load(tmp_path / "model.treemax"), model):
+        own.partial_fit(X[60:], y[60:])
+        assert own.learning_rate_ == rate
+        np.testing.assert_array_equal(own.predict_proba(X), fixed.predict_proba(X))
+    assert model.set_params(learning_rate=0.5).partial_fit(X[:1], y[:1]).learning_rate_ == 0.5
+    assert model.set_params(learning_rate="auto").partial_fit(X[:1], y[:1]).learning_rate_ == rate
+
+
+def test_a_stream_computes_its_rate_from_the_rows_seen():
+    X, y = data(33)
+    model = OnlineLabelTree(verbose=0).partial_fit(X[:50], y[:50]).partial_fit(X[50:], y[50:])
+    labels, entries = sum(map(len, y)) / 120, X.nnz / 120
+    assert model.learning_rate_ == pytest.approx(3.2 * max(1, labels) ** -0.25 * entries**-0.2)
+
+
+def test_a_file_from_before_fit_kept_its_rate_can_be_loaded():
+    X, y = data(34)
+    model = OnlineLabelTree(verbose=0).partial_fit(X, y)
+    header, arrays = model.to_parts(resume=True)
+    del header["model"]["settings"]["fitted_rate"]
+    loaded = OnlineLabelTree.from_parts(header, arrays)
+    assert loaded.learning_rate_ == model.learning_rate_
+    assert_same_model(loaded.partial_fit(X, y), model.partial_fit(X, y), X)

@@ -31,6 +31,7 @@ from treemax.models.online_label_tree.training import (
     add_missing_leaves,
     empty_tree,
     learn,
+    rate_of,
     tree_with_structure,
 )
 from treemax.models.trained.parts import settings_from
@@ -68,8 +69,10 @@ class OnlineLabelTree(OnlineLabelClassifier, WithHierarchy):
         The initial tree, as in `LabelTree`; None for an empty one. Labels that arrive later are placed by the policy,
         if `tree` is a hierarchy below the nearest of their categories that has labels.
     learning_rate : "auto" or float
-        "auto" depends on the mean number of labels and features of the rows seen so far: about 2 for short texts with
-        one label, 1 for long texts with several. The paper has 1.
+        "auto" depends, in `fit`, on the mean number of features of all rows and of rows of a label in all passes: about
+        2 for short texts and labels with few rows, 0.8 for long texts or labels with hundreds of rows. `partial_fit`
+        after `fit` keeps this rate. A stream that begins with `partial_fit` does not know how many rows a label will
+        have: its rate depends on the mean number of labels and features of the rows seen so far. The paper has 1.
     passes : int
         Passes over the data in `fit`.
     shuffle : bool
@@ -128,7 +131,7 @@ class OnlineLabelTree(OnlineLabelClassifier, WithHierarchy):
     Attributes
     ----------
     learning_rate_ : float
-        The learning rate after the rows seen so far.
+        The learning rate of `fit`, or of a stream after the rows seen so far.
     threshold_ : float
         The probability from which a multi-label `predict` returns a label; it may be set.
     settings_ : OnlineTreeSettings
@@ -228,7 +231,8 @@ class OnlineLabelTree(OnlineLabelClassifier, WithHierarchy):
         return normalized(rows) if self.normalize else rows
 
     def _train(self, rows: Rows, targets: Targets, index: LabelIndex, multi_label: bool) -> OnlineTree:
-        settings, sparse = self._settings(), sparsified(rows)
+        sparse = sparsified(rows)
+        settings = self._settings(rate_of(sparse, targets, self.passes) if is_auto(self.learning_rate) else None)
         orders = iter(self._orders(len(rows)))
         first_rows, first_targets = sparse, targets
         if self.sample is not None:
@@ -267,7 +271,7 @@ class OnlineLabelTree(OnlineLabelClassifier, WithHierarchy):
         return None if self.max_memory is None else self.max_memory * 1e9
 
     def _resized(self, model: OnlineTree, n_features: int, n_labels: int) -> OnlineTree:
-        settings = self._settings()
+        settings = self._settings(self.settings_.fitted_rate)
         if settings != self.settings_ and not model.can_grow(settings.growth):
             raise ValueError(
                 f"The tree was grown with policy={self.settings_.policy!r} and arity={self.settings_.arity} and cannot be "
@@ -330,7 +334,7 @@ class OnlineLabelTree(OnlineLabelClassifier, WithHierarchy):
         tree = named_tree(self.tree, rows, compact, len(ids), threads=thread_count(self.n_jobs), **shape)
         return tree_with_structure(tree, not multi_label, settings, seed, ids)
 
-    def _settings(self) -> OnlineTreeSettings:
+    def _settings(self, fitted_rate: float | None = None) -> OnlineTreeSettings:
         return OnlineTreeSettings(
             policy=self.policy,
             arity=self.arity,
@@ -342,6 +346,7 @@ class OnlineLabelTree(OnlineLabelClassifier, WithHierarchy):
             epsilon=self.epsilon,
             least_gradient=self.least_gradient,
             scale_siblings=self.scale_siblings,
+            fitted_rate=fitted_rate,
         )
 
     # --- prediction -------------------------------------------------------------------------------------
@@ -382,7 +387,7 @@ class OnlineLabelTree(OnlineLabelClassifier, WithHierarchy):
 
     @property
     def learning_rate_(self) -> float:
-        """The learning rate after the rows seen so far."""
+        """The learning rate of `fit`, or of a stream after the rows seen so far."""
         if "model_" not in self.__dict__:
             raise AttributeError("OnlineLabelTree has no learning_rate_ before it is fitted")
         return self.settings_.rate_after(self.model_.stream)
@@ -430,9 +435,9 @@ class OnlineLabelTree(OnlineLabelClassifier, WithHierarchy):
 
     def _model_from_parts(self, header: dict[str, Any], arrays: modelfile.Arrays) -> OnlineTree:
         self.settings_ = settings = settings_from(OnlineTreeSettings, header["settings"])
-        parameters = {**vars(settings), "learning_rate": "auto" if settings.rate is None else settings.rate}
-        del parameters["rate"]
-        type(self)(**parameters)._check_parameters()
+        parameters = vars(settings).copy()
+        for rate in (parameters.pop("rate"), parameters.pop("fitted_rate")):
+            type(self)(**parameters, learning_rate="auto" if rate is None else rate)._check_parameters()
         header = {**header, "one_label": not self.multi_label_, "growth": settings.growth}
         tree = OnlineTree.from_parts(header, arrays, len(self.label_index_))
         tree.scale_siblings = settings.scale_siblings

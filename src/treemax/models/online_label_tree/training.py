@@ -33,15 +33,26 @@ POLICIES = {
 NO_GROWTH = "none"
 SCHEDULES = ("adagrad", "constant", "inverse-root")
 ROWS_AT_ONCE = 2048
-RATE, LABEL_POWER, ENTRY_POWER = 3.2, -0.25, -0.2
+RATE, POWER, FEWEST_REPEATS, MOST_REPEATS = 4.2, -0.2, 5.0, 200.0
+STREAM_RATE, LABEL_POWER, ENTRY_POWER = 3.2, -0.25, -0.2
 
 
-def automatic_rate(labels: NDArray[np.float64], entries: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return the rate for rows with these mean numbers of labels and entries (`benchmarks.experiments.defaults`).
+def rate_of(rows: SparseRows, targets: Targets, passes: int) -> float:
+    """Return the rate for passes over all of these rows (`benchmarks.experiments.defaults`).
 
-    Longer rows have smaller entries, for which AdaGrad makes larger steps; the labels of a row are noise to each other.
+    Longer rows have smaller entries, for which AdaGrad makes larger steps; more rows of a label average out its noise
+    with smaller steps.
     """
-    return RATE * np.maximum(labels, 1.0) ** LABEL_POWER * np.maximum(entries, 1.0) ** ENTRY_POWER
+    entries = float(rows.indptr[-1] - rows.indptr[0]) / max(1, len(rows))
+    ids = targets.ids[targets.indptr[0] : targets.indptr[-1]]
+    repeats = passes * len(ids) / max(1, int(np.count_nonzero(np.bincount(ids))))
+    return RATE * (max(entries, 1.0) * min(max(repeats, FEWEST_REPEATS), MOST_REPEATS)) ** POWER
+
+
+def stream_rate(labels: NDArray[np.float64], entries: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return the rate after rows with these mean numbers of labels and entries: a stream does not tell how many rows a
+    label will have."""
+    return STREAM_RATE * np.maximum(labels, 1.0) ** LABEL_POWER * np.maximum(entries, 1.0) ** ENTRY_POWER
 
 
 @dataclass(frozen=True)
@@ -54,31 +65,37 @@ class OnlineTreeSettings:
     alpha: float  # of the best-greedy policy: 1 uses the balance only
     together: bool  # insert all new labels of a row below the same node
     schedule: str
-    rate: float | None  # None: computed from the rows seen so far
+    rate: float | None  # None: `fitted_rate`
     epsilon: float
     least_gradient: float
     scale_siblings: bool = True  # in files of earlier versions, too
+    fitted_rate: float | None = None  # computed by `fit`; None: from the rows seen so far
+
+    @property
+    def fixed_rate(self) -> float | None:
+        """The rate, if it does not depend on the rows seen so far."""
+        return self.fitted_rate if self.rate is None else self.rate
 
     def rates(
         self, stream: StreamSummary, labels: NDArray[np.int64], entries: NDArray[np.int64]
     ) -> NDArray[np.float32]:
         """Return the learning rate of each of the next rows, given their numbers of labels and entries."""
         rows = stream.rows + np.arange(1, len(labels) + 1)
-        if self.rate is None:
+        if self.fixed_rate is None:
             mean_labels = (stream.labels + np.cumsum(labels)) / rows
-            rates = automatic_rate(mean_labels, (stream.entries + np.cumsum(entries)) / rows)
+            rates = stream_rate(mean_labels, (stream.entries + np.cumsum(entries)) / rows)
         else:
-            rates = np.full(len(rows), self.rate)
+            rates = np.full(len(rows), self.fixed_rate)
         if self.schedule == "inverse-root":
             rates /= np.sqrt(rows)
         return rates.astype(np.float32)
 
     def rate_after(self, stream: StreamSummary) -> float:
         """Return the current rate, before the schedule is applied."""
-        if self.rate is not None:
-            return self.rate
+        if self.fixed_rate is not None:
+            return self.fixed_rate
         rows = max(1, stream.rows)
-        return float(automatic_rate(np.array(stream.labels / rows), np.array(stream.entries / rows)))
+        return float(stream_rate(np.array(stream.labels / rows), np.array(stream.entries / rows)))
 
     @property
     def constants(self) -> tuple[np.float32, np.float32, np.float32]:

@@ -32,7 +32,9 @@ POLICIES = {
 }
 NO_GROWTH = "none"
 SCHEDULES = ("adagrad", "constant", "inverse-root")
-ROWS_AT_ONCE = 2048
+ROWS_AT_ONCE = 2048  # of each thread
+FEWEST_ROWS, PARTS = 64, 4  # of a part of a piece; parts of each thread, which even out the threads' times
+LOOK_AHEAD = 1 / 16  # several threads: share of the stream by which rows are predicted before they are learned, at most
 RATE, LABEL_POWER, ENTRY_POWER = 3.2, -0.25, -0.2
 
 
@@ -146,7 +148,7 @@ def add_missing_leaves(tree: OnlineTree, settings: OnlineTreeSettings, placement
         order = np.arange(len(missing), dtype=np.uint32)
         targets = Targets(np.arange(len(missing) + 1), missing.astype(np.uint32))
         if placement is None:
-            _grow(tree, empty_rows, targets, order, settings)
+            _grow(tree, empty_rows, targets, order, settings, 0)
             return
         for row in order.tolist():
             _place(tree, empty_rows, targets, row, settings, placement)
@@ -165,17 +167,18 @@ def learn(
     """Algorithm 3, OPLT.Train: train in place on the rows in the given orders; yield the number of rows of each piece.
 
     Some rows of the first order are predicted before they are learned, by a beam of this `width`, to calibrate the
-    probabilities. With several threads, the new labels of a piece get their leaves first; then the threads update the
-    weights without locks. `placement` tells where the new labels of a hierarchy belong.
+    probabilities. With several threads, these rows of a piece are predicted and its new labels get their leaves first; then
+    the threads update the weights without locks. `placement` tells where the new labels of a hierarchy belong.
     """
     n_entries, n_labels = np.diff(rows.indptr), np.diff(targets.indptr)
+    longest = int(n_entries.max(initial=0))
     with_new_labels = _rows_with_new_labels(tree, targets) if placement is not None else None
     for number, order in enumerate(orders):
         start = 0
         while start < len(order):
-            stop = start + ROWS_AT_ONCE
+            stop = start + ROWS_AT_ONCE * threads
             if number == 0:
-                stop = min(stop, start + _predict_first(tree, rows, targets, order[start:], width))
+                stop = start + _predict_first(tree, rows, targets, order[start:stop], width, threads)
             if placement is not None and with_new_labels is not None and number == 0:
                 if with_new_labels[order[start]]:
                     _place(tree, rows, targets, int(order[start]), settings, placement)
@@ -184,8 +187,8 @@ def learn(
             piece = order[start:stop]
             rates = settings.rates(tree.stream, n_labels[piece], n_entries[piece])
             if threads > 1:
-                _grow(tree, rows, targets, piece, settings)
-            _learn_piece(tree, rows, targets, piece, rates, settings, threads)
+                _grow(tree, rows, targets, piece, settings, longest)
+            _learn_piece(tree, rows, targets, piece, rates, settings, longest, threads)
             tree.stream.rows += len(piece)
             tree.stream.labels += int(n_labels[piece].sum())
             tree.stream.entries += int(n_entries[piece].sum())
@@ -193,16 +196,41 @@ def learn(
             yield len(piece)
 
 
-def _predict_first(tree: OnlineTree, rows: SparseRows, targets: Targets, order: NDArray[np.uint32], width: int) -> int:
-    """Predict the first of the next rows if it is a validation row; return the number of rows until the next one."""
-    seen = tree.stream.rows
-    if tree.stream.next_validation_row(seen) == seen and tree.nodes.n_leaves[0] > 0:
-        row = int(order[0])
-        ids, scores = tree.top_k(rows[row : row + 1], min(LABELS, len(tree.leaf_of)), min(width, tree.n_nodes))
-        truth = targets.ids[targets.indptr[row] : targets.indptr[row + 1]]
-        weight = 1.0 if targets.weights is None else float(targets.weights[row])
-        tree.stream.add_prediction(seen, scores[0], ids[0], truth, weight)
-    return tree.stream.next_validation_row(seen + 1) - seen
+def _predict_first(
+    tree: OnlineTree, rows: SparseRows, targets: Targets, order: NDArray[np.uint32], width: int, threads: int
+) -> int:
+    """Predict the validation rows among the next rows; return the number of rows to learn before the next prediction.
+
+    With one thread only the next row is predicted, just before it is learned.
+    """
+    seen, stream = tree.stream.rows, tree.stream
+    n = stream.next_validation_row(seen + 1) - seen
+    if threads > 1:
+        n = max(n, int(LOOK_AHEAD * seen))
+    n, numbers, number = min(n, len(order)), [], stream.next_validation_row(seen)
+    while number < seen + n:
+        numbers.append(number)
+        number = stream.next_validation_row(number + 1)
+    if numbers and tree.nodes.n_leaves[0] > 0:
+        chosen = order[np.array(numbers) - seen].tolist()
+        k = min(LABELS, len(tree.leaf_of))
+        ids, scores = tree.top_k(_joined([rows[row : row + 1] for row in chosen]), k, min(width, tree.n_nodes), threads)
+        for place, row in enumerate(chosen):
+            truth = targets.ids[targets.indptr[row] : targets.indptr[row + 1]]
+            weight = 1.0 if targets.weights is None else float(targets.weights[row])
+            stream.add_prediction(numbers[place], scores[place], ids[place], truth, weight)
+    return n
+
+
+def _joined(parts: list[SparseRows]) -> SparseRows:
+    """Return the rows of all parts, one part after the other."""
+    if len(parts) == 1:
+        return parts[0]
+    lengths = np.concatenate([np.diff(part.indptr) for part in parts])
+    entries = [slice(int(part.indptr[0]), int(part.indptr[-1])) for part in parts]
+    indices = np.concatenate([part.indices[own] for part, own in zip(parts, entries, strict=True)])
+    values = np.concatenate([part.values[own] for part, own in zip(parts, entries, strict=True)])
+    return SparseRows(np.concatenate([[0], np.cumsum(lengths)]), indices, values, parts[0].n_features)
 
 
 def _rows_with_new_labels(tree: OnlineTree, targets: Targets) -> NDArray[np.bool_]:
@@ -221,15 +249,22 @@ def _place(
     for label in targets.ids[targets.indptr[row] : targets.indptr[row + 1]]:
         if tree.leaf_of[label] < 0:
             tree.counts[kernels.START] = placement.start(tree, int(label))
-            _grow(tree, rows[row : row + 1], Targets(np.arange(2), np.array([label])), first, settings)
+            one = rows[row : row + 1]
+            _grow(tree, one, Targets(np.arange(2), np.array([label])), first, settings, one.nnz)
             placement.update(tree, int(label))
     tree.counts[kernels.START] = 0
 
 
 def _grow(
-    tree: OnlineTree, rows: SparseRows, targets: Targets, order: NDArray[np.uint32], settings: OnlineTreeSettings
+    tree: OnlineTree,
+    rows: SparseRows,
+    targets: Targets,
+    order: NDArray[np.uint32],
+    settings: OnlineTreeSettings,
+    longest: int,
 ) -> None:
-    found, done = np.empty(_longest(rows), dtype=np.uint64), 0
+    """Add a leaf for every new label of the rows, none of which has more than `longest` entries."""
+    found, done = np.empty(longest, dtype=np.uint64), 0
     while done < len(order):
         done = growth_kernels.grow_tree(
             tuple(rows.arrays), _arrays(targets), order, done, settings.growth, tree.arrays, found
@@ -245,15 +280,17 @@ def _learn_piece(
     order: NDArray[np.uint32],
     rates: NDArray[np.float32],
     settings: OnlineTreeSettings,
+    longest: int,
     threads: int,
 ) -> None:
-    cuts = np.linspace(0, len(order), threads + 1).astype(int)
-    done = cuts[:-1].copy()  # how far each thread has come
+    parts = 1 if threads == 1 else max(1, min(PARTS * threads, len(order) // FEWEST_ROWS))
+    cuts = np.linspace(0, len(order), parts + 1).astype(int)
+    done = cuts[:-1].copy()  # how far each part has come
 
-    def work(thread: int) -> None:
-        stop, scratch = cuts[thread + 1], _scratch(tree, rows)
-        done[thread] = learning_kernels.learn(
-            tuple(rows.arrays), _arrays(targets), order[:stop], done[thread], not tree.one_label, rates,
+    def work(part: int) -> None:
+        stop, scratch = cuts[part + 1], _scratch(tree, longest)
+        done[part] = learning_kernels.learn(
+            tuple(rows.arrays), _arrays(targets), order[:stop], done[part], not tree.one_label, rates,
             (settings.constants, settings.growth), tree.arrays, scratch,
         )  # fmt: skip
         tree.scratch.append(scratch)
@@ -280,9 +317,9 @@ def _reserve_wanted(tree: OnlineTree) -> None:
     tree.reserve(2 + tree.n_nodes // 8, 4 + tree.n_blocks // 8, lines, slots)
 
 
-def _scratch(tree: OnlineTree, rows: SparseRows) -> Scratch:
+def _scratch(tree: OnlineTree, longest: int) -> Scratch:
     """Return scratch memory, that of an earlier piece if it is large enough, since zeroing it is linear in the tree."""
-    n_nodes, n_blocks, longest = len(tree.nodes.parent), len(tree.blocks.following), _longest(rows)
+    n_nodes, n_blocks = len(tree.nodes.parent), len(tree.blocks.following)
     with suppress(IndexError):  # threads take from the list at the same time
         scratch = tree.scratch.pop()
         fits = len(scratch.positive) >= n_nodes and len(scratch.targets) >= n_blocks
@@ -298,7 +335,3 @@ def _scratch(tree: OnlineTree, rows: SparseRows) -> Scratch:
 
 def _arrays(targets: Targets) -> tuple[Any, ...]:
     return targets.indptr, targets.ids, targets.row_weights
-
-
-def _longest(rows: SparseRows) -> int:
-    return int(np.diff(rows.indptr).max(initial=0))

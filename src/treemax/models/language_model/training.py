@@ -420,7 +420,9 @@ class Training:
         """Return the mean representation of a sample of each word's contexts; zeros where there are none."""
         targets = self.stream.targets()
         order = self.random.permutation(len(targets))
-        keys = targets.astype(np.uint16 if self.n_words <= 2**16 else np.uint32)  # short ones are sorted by their digits
+        keys = targets.astype(
+            np.uint16 if self.n_words <= 2**16 else np.uint32
+        )  # short ones are sorted by their digits
         order = order[np.argsort(keys[order], kind="stable")]
         ranks = np.arange(len(order)) - np.repeat(np.cumsum(counts) - counts, counts)
         chosen, taken = order[ranks < CONTEXTS_PER_WORD], np.minimum(counts, CONTEXTS_PER_WORD)

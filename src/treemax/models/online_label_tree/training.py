@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -34,7 +35,7 @@ NO_GROWTH = "none"
 SCHEDULES = ("adagrad", "constant", "inverse-root")
 ROWS_AT_ONCE = 2048  # of each thread
 FEWEST_ROWS, PARTS = 64, 4  # of a part of a piece; parts of each thread, which even out the threads' times
-LOOK_AHEAD = 1 / 16  # several threads: share of the stream by which rows are predicted before they are learned, at most
+LOOK_AHEAD = 1 / 16  # several threads: rows of a piece, as a share of the stream before it, up to ROWS_AT_ONCE
 RATE, LABEL_POWER, ENTRY_POWER = 3.2, -0.25, -0.2
 
 
@@ -167,18 +168,22 @@ def learn(
     """Algorithm 3, OPLT.Train: train in place on the rows in the given orders; yield the number of rows of each piece.
 
     Some rows of the first order are predicted before they are learned, by a beam of this `width`, to calibrate the
-    probabilities. With several threads, these rows of a piece are predicted and its new labels get their leaves first; then
-    the threads update the weights without locks. `placement` tells where the new labels of a hierarchy belong.
+    probabilities. With several threads, the new labels of a piece get their leaves first; then the threads update the
+    weights without locks, and predict such rows of the next piece. `placement` tells where the new labels of a hierarchy
+    belong.
     """
     n_entries, n_labels = np.diff(rows.indptr), np.diff(targets.indptr)
     longest = int(n_entries.max(initial=0))
+    ahead = threads if placement is None else 1  # pieces also end before new labels of a hierarchy
     with_new_labels = _rows_with_new_labels(tree, targets) if placement is not None else None
     for number, order in enumerate(orders):
-        start = 0
+        start = predicted = 0
         while start < len(order):
             stop = start + ROWS_AT_ONCE * threads
             if number == 0:
-                stop = start + _predict_first(tree, rows, targets, order[start:stop], width, threads)
+                stop = min(stop, start + _piece_length(tree.stream, tree.stream.rows, ahead))
+                if predicted <= start:
+                    _predict_first(tree, rows, targets, order[start:stop], tree.stream.rows, width)
             if placement is not None and with_new_labels is not None and number == 0:
                 if with_new_labels[order[start]]:
                     _place(tree, rows, targets, int(order[start]), settings, placement)
@@ -188,7 +193,12 @@ def learn(
             rates = settings.rates(tree.stream, n_labels[piece], n_entries[piece])
             if threads > 1:
                 _grow(tree, rows, targets, piece, settings, longest)
-            _learn_piece(tree, rows, targets, piece, rates, settings, longest, threads)
+            also = None
+            if number == 0 and ahead > 1:
+                seen = tree.stream.rows + len(piece)
+                predicted = stop + min(ROWS_AT_ONCE * threads, _piece_length(tree.stream, seen, ahead))
+                also = partial(_predict_first, tree, rows, targets, order[stop:predicted], seen, width)
+            _learn_piece(tree, rows, targets, piece, rates, settings, longest, threads, also)
             tree.stream.rows += len(piece)
             tree.stream.labels += int(n_labels[piece].sum())
             tree.stream.entries += int(n_entries[piece].sum())
@@ -196,30 +206,29 @@ def learn(
             yield len(piece)
 
 
-def _predict_first(
-    tree: OnlineTree, rows: SparseRows, targets: Targets, order: NDArray[np.uint32], width: int, threads: int
-) -> int:
-    """Predict the validation rows among the next rows; return the number of rows to learn before the next prediction.
+def _piece_length(stream: StreamSummary, seen: int, threads: int) -> int:
+    """Return how many rows to learn after so many, before the next prediction; more with several threads."""
+    until_next = stream.next_validation_row(seen + 1) - seen
+    return until_next if threads == 1 else max(until_next, int(LOOK_AHEAD * seen))
 
-    With one thread only the next row is predicted, just before it is learned.
-    """
-    seen, stream = tree.stream.rows, tree.stream
-    n = stream.next_validation_row(seen + 1) - seen
-    if threads > 1:
-        n = max(n, int(LOOK_AHEAD * seen))
-    n, numbers, number = min(n, len(order)), [], stream.next_validation_row(seen)
-    while number < seen + n:
+
+def _predict_first(
+    tree: OnlineTree, rows: SparseRows, targets: Targets, order: NDArray[np.uint32], seen: int, width: int
+) -> None:
+    """Predict the validation rows of a piece, which comes after so many rows."""
+    numbers, number = [], tree.stream.next_validation_row(seen)
+    while number < seen + len(order):
         numbers.append(number)
-        number = stream.next_validation_row(number + 1)
-    if numbers and tree.nodes.n_leaves[0] > 0:
-        chosen = order[np.array(numbers) - seen].tolist()
-        k = min(LABELS, len(tree.leaf_of))
-        ids, scores = tree.top_k(_joined([rows[row : row + 1] for row in chosen]), k, min(width, tree.n_nodes), threads)
-        for place, row in enumerate(chosen):
-            truth = targets.ids[targets.indptr[row] : targets.indptr[row + 1]]
-            weight = 1.0 if targets.weights is None else float(targets.weights[row])
-            stream.add_prediction(numbers[place], scores[place], ids[place], truth, weight)
-    return n
+        number = tree.stream.next_validation_row(number + 1)
+    if not numbers or tree.nodes.n_leaves[0] == 0:
+        return
+    chosen = order[np.array(numbers) - seen].tolist()
+    k = min(LABELS, len(tree.leaf_of))
+    ids, scores = tree.top_k(_joined([rows[row : row + 1] for row in chosen]), k, min(width, tree.n_nodes))
+    for place, row in enumerate(chosen):
+        truth = targets.ids[targets.indptr[row] : targets.indptr[row + 1]]
+        weight = 1.0 if targets.weights is None else float(targets.weights[row])
+        tree.stream.add_prediction(numbers[place], scores[place], ids[place], truth, weight)
 
 
 def _joined(parts: list[SparseRows]) -> SparseRows:
@@ -282,12 +291,17 @@ def _learn_piece(
     settings: OnlineTreeSettings,
     longest: int,
     threads: int,
+    also: Callable[[], None] | None = None,
 ) -> None:
+    """Learn the rows of a piece; a thread does what else there is to do."""
     parts = 1 if threads == 1 else max(1, min(PARTS * threads, len(order) // FEWEST_ROWS))
     cuts = np.linspace(0, len(order), parts + 1).astype(int)
     done = cuts[:-1].copy()  # how far each part has come
 
     def work(part: int) -> None:
+        if part < 0 and also is not None:
+            also()
+            return
         stop, scratch = cuts[part + 1], _scratch(tree, longest)
         done[part] = learning_kernels.learn(
             tuple(rows.arrays), _arrays(targets), order[:stop], done[part], not tree.one_label, rates,
@@ -295,8 +309,10 @@ def _learn_piece(
         )  # fmt: skip
         tree.scratch.append(scratch)
 
+    others = [-1] if also is not None else []
     while (done < cuts[1:]).any():
-        run_all(np.flatnonzero(done < cuts[1:]).tolist(), work, threads)
+        run_all([*others, *np.flatnonzero(done < cuts[1:]).tolist()], work, threads)
+        others = []
         if (done < cuts[1:]).any():
             _reserve_wanted(tree)
 

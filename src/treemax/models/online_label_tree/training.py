@@ -33,7 +33,7 @@ POLICIES = {
 }
 NO_GROWTH = "none"
 SCHEDULES = ("adagrad", "constant", "inverse-root")
-ROWS_AT_ONCE = 2048  # of each thread
+ROWS_AT_ONCE = 2048
 FEWEST_ROWS, PARTS = 64, 4  # of a part of a piece; parts of each thread, which even out the threads' times
 LOOK_AHEAD = 1 / 16  # several threads: rows of a piece, as a share of the stream before it, up to ROWS_AT_ONCE
 RATE, LABEL_POWER, ENTRY_POWER = 3.2, -0.25, -0.2
@@ -179,7 +179,7 @@ def learn(
     for number, order in enumerate(orders):
         start = predicted = 0
         while start < len(order):
-            stop = start + ROWS_AT_ONCE * threads
+            stop = start + ROWS_AT_ONCE
             if number == 0:
                 stop = min(stop, start + _piece_length(tree.stream, tree.stream.rows, ahead))
                 if predicted <= start:
@@ -196,7 +196,7 @@ def learn(
             also = None
             if number == 0 and ahead > 1:
                 seen = tree.stream.rows + len(piece)
-                predicted = stop + min(ROWS_AT_ONCE * threads, _piece_length(tree.stream, seen, ahead))
+                predicted = stop + min(ROWS_AT_ONCE, _piece_length(tree.stream, seen, ahead))
                 also = partial(_predict_first, tree, rows, targets, order[stop:predicted], seen, width)
             _learn_piece(tree, rows, targets, piece, rates, settings, longest, threads, also)
             tree.stream.rows += len(piece)

@@ -273,7 +273,7 @@ def main(arguments: list[str]) -> None:
         shows="Training on part of the rows, validation rows predicted. Processor seconds of two threads are of both together; serial is "
         'their share outside the threads. "Quiet machine" is the time of one thread over that of two on two free cores, computed '
         'from the processor time of every piece. "Two processes" is the same for two trainings at once that share nothing: what the '
-        "machine has to give. Wall times were measured beside other work, and compare with each other only.",
+        "machine has to give. Measured beside much other work, with which threads share caches: the best of one to three rounds.",
         columns=COLUMNS,
         rows=rows,
         command="python -m benchmarks.experiments.two_threads",

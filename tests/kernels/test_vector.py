@@ -87,9 +87,34 @@ print("compared", len(bits))
 """
 
 
+TOTALS = """
+import numpy as np
+from treemax.kernels import vector
+from treemax.kernels.jit import kernel
+
+@kernel
+def totals(values, one_by_one, together):
+    for i in range(values.size // 64):
+        at, to = np.uint64(64 * i), np.uint64(4 * i)
+        a, b = vector.load(values, at), vector.load(values, at + np.uint64(16))
+        c, d = vector.load(values, at + np.uint64(32)), vector.load(values, at + np.uint64(48))
+        vector.store_totals(together, to, a, b, c, d)
+        for j, of in enumerate((a, b, c, d)):
+            one_by_one[4 * i + j] = vector.total(of)
+
+values = np.random.RandomState(0).randn(6400).astype(np.float32)
+found = np.empty((2, 400), np.float32)
+totals(values, *found)
+assert found[0].tobytes() == found[1].tobytes()  # the same order of additions
+np.testing.assert_allclose(found[1], values.reshape(-1, 16).astype(np.float64).sum(axis=1), atol=1e-5)
+print("compared", found.shape[1])
+"""
+
+
 @pytest.mark.parametrize("processor", ["", "generic"])
 @pytest.mark.parametrize(
-    ("program", "printed"), [(HALF_PRECISION, "compared 63488\n"), (CHOSEN_LANES, "compared 1005\n")]
+    ("program", "printed"),
+    [(HALF_PRECISION, "compared 63488\n"), (CHOSEN_LANES, "compared 1005\n"), (TOTALS, "compared 400\n")],
 )
 def test_results_are_those_of_numpy_on_every_processor(program, printed, processor, tmp_path):
     """Without instructions for half precision, such as on old or virtual processors, LLVM would abort the process."""

@@ -345,6 +345,37 @@ largest = _reduced("fmax")
 total = _reduced("fadd", 0.0)
 
 
+@intrinsic
+def store_totals(typing_context, array, start, a, b, c, d):
+    """Store the totals of four vectors to array[start:start + 4], added in the order of `total`, with half the shuffles."""
+    if not (_is_floats(array) and isinstance(start, types.Integer)):
+        return None
+
+    def generate(context, builder, signature, arguments):
+        def halves_added(one, other, width):
+            """Add the upper half of each group of lanes to the lower; the groups of `one` come first."""
+            groups = range(0, 2 * WIDTH, width)
+            lower = [lane for first in groups for lane in range(first, first + width // 2)]
+            mask, kind = ir.VectorType(ir.IntType(32), len(lower)), ir.Constant
+            upper = [lane + width // 2 for lane in lower]
+            parts = [builder.shuffle_vector(one, other, kind(mask, lanes)) for lanes in (lower, upper)]
+            return builder.fadd(*parts, flags=("contract",))
+
+        pairs = [halves_added(one, other, WIDTH) for one, other in (arguments[2:4], arguments[4:])]
+        fours = halves_added(*pairs, WIDTH // 2)
+        undefined = ir.Constant(_FLOATS, ir.Undefined)
+        for distance in (2, 1):
+            mask = ir.Constant(ir.VectorType(ir.IntType(32), WIDTH), [lane ^ distance for lane in range(WIDTH)])
+            fours = builder.fadd(fours, builder.shuffle_vector(fours, undefined, mask), flags=("contract",))
+        mask = ir.Constant(ir.VectorType(ir.IntType(32), 4), list(range(0, WIDTH, 4)))
+        totals = builder.shuffle_vector(fours, undefined, mask)
+        place = builder.gep(data_of(context, builder, signature.args[0], arguments[0]), [arguments[1]])
+        builder.store(totals, builder.bitcast(place, totals.type.as_pointer()), align=4)
+        return context.get_dummy_value()
+
+    return types.void(array, types.uint64, vector_type, vector_type, vector_type, vector_type), generate
+
+
 def _unary(name):
     @intrinsic
     def unary(typing_context, a):

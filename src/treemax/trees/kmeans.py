@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import pairwise
 from typing import Any, NamedTuple
 
@@ -159,11 +160,18 @@ def order_subtree(table: Table, rows: NDArray[np.int64], shape: tuple[int, int],
 
 def _even_parts(labels: NDArray[np.int64], n_parts: int) -> list[NDArray[np.int64]]:
     """Split labels into at most `n_parts` even parts, where `Bisection` and `arrange` split them."""
-    n_parts = min(n_parts, len(labels))
+    ends = _even_ends(len(labels), min(n_parts, len(labels)))
+    return [labels[start:stop] for start, stop in pairwise((0, *ends))]
+
+
+@lru_cache(1024)
+def _even_ends(n_labels: int, n_parts: int) -> tuple[int, ...]:
+    """Return where the parts of a recursive bisection end."""
     if n_parts == 1:
-        return [labels]
-    middle = _left_size(len(labels), n_parts)
-    return _even_parts(labels[:middle], n_parts // 2) + _even_parts(labels[middle:], n_parts - n_parts // 2)
+        return (n_labels,)
+    middle = _left_size(n_labels, n_parts)
+    right = _even_ends(n_labels - middle, n_parts - n_parts // 2)
+    return (*_even_ends(middle, n_parts // 2), *(middle + end for end in right))
 
 
 @dataclass

@@ -484,6 +484,27 @@ def test_one_seed_gives_one_model(tree):
         np.testing.assert_array_equal(getattr(one, name), getattr(other, name))
 
 
+def test_threads_give_the_same_mean_representations():
+    random = np.random.RandomState(0)
+    texts, n_words = [random.randint(40, size=500) for _ in range(12)], 40
+    output = TreeOutput(Structure.of_tree(random_tree(n_words, 4, 4, random)), padded(5), OPTIMIZERS["sgd"])
+    setting = LanguageModelSettings(5, 3, True, rate=1.0, passes=1, optimizer="sgd", dropout=0.0, batch=64)
+    counts = np.bincount(np.concatenate(texts), minlength=n_words)
+    found = []
+    for threads in (1, 2):
+        training = Training(
+            TokenStream.of_texts(texts, n_words, 3),
+            n_words,
+            setting,
+            output,
+            np.random.RandomState(1),
+            _threads=threads,
+        )
+        found.append(training._mean_representations(counts))
+    np.testing.assert_allclose(*found, rtol=1e-5, atol=1e-7)
+    assert found[0].any()
+
+
 def test_several_threads_learn_too():
     model = small_model(n_jobs=2, passes=30, dropout=0).fit(TEXTS)
     assert model.perplexity(TEXTS) < 3.0

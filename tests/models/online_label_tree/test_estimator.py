@@ -381,6 +381,20 @@ def test_threads_learn_as_well_as_one():
     assert min(accuracy.values()) > accuracy[1] - 0.06, accuracy
 
 
+def test_threads_predict_the_same_rows_for_the_calibration():
+    random = np.random.RandomState(0)
+    X, y = random.rand(9000, 6).astype(np.float32), random.randint(8, size=9000)
+    numbers = []
+    for jobs in (1, 2):
+        model = OnlineLabelTree(n_jobs=jobs, passes=2, verbose=0).fit(X, y)
+        numbers.append(model.model_.stream.arrays()["numbers"])
+    assert len(numbers[0]) > 300 and (numbers[0] == numbers[1]).all()
+    for _ in range(2):  # pieces end anywhere
+        model.partial_fit(X[:777], y[:777])
+    known = model.model_.stream.arrays()["numbers"]
+    assert (np.diff(known) > 0).all()
+
+
 def test_threads_answer_the_same():
     X, y = easy_problem(1500)
     model = OnlineLabelTree(verbose=0).fit(X, y)

@@ -268,8 +268,10 @@ class TreeOutput(OutputVectors):
         scores = (hidden @ self.weights[vectors].T + self.biases[vectors]).astype(np.float64)
         if n == 2:
             scores = np.hstack([np.zeros_like(scores), scores])
-        scores = np.exp(scores - scores.max(axis=1, keepdims=True))
-        return scores / scores.sum(axis=1, keepdims=True)
+        scores -= scores.max(axis=1, keepdims=True)
+        np.exp(scores, out=scores)
+        scores /= scores.sum(axis=1, keepdims=True)
+        return scores
 
     def _capacity(self, node: int, arity: int) -> tuple[int, int]:
         """Return minimum and maximum number of words below a node; a negative node is a word."""
@@ -307,6 +309,7 @@ class Training:
     losses: list[float] = field(default_factory=list)  # training loss of each pass, mean of -log p
     output_seconds: float = 0.0  # CPU time of the output layer and the assignment of words
     _is_fixed: bool = False  # no more assignments
+    _threads: int = 1
 
     def __post_init__(self) -> None:
         settings = self.settings
@@ -337,7 +340,7 @@ class Training:
     def run(self, threads: int, assign_every: float = 0.0, assign_until: float = 0.0, arity: int = 2) -> Iterator[int]:
         """Run all passes; yields the size of each batch, and 0 after each pass. Words are reassigned after every
         `assign_every` passes, until `assign_until`."""
-        n, size, planned = len(self.stream), self.settings.batch, self.settings.passes
+        n, size, planned, self._threads = len(self.stream), self.settings.batch, self.settings.passes, threads
         n_batches = -(-n // size)
         every, until = max(1, round(assign_every * n_batches)), round(assign_until * n_batches)
         for number in range(planned):
@@ -417,17 +420,26 @@ class Training:
         """Return the mean representation of a sample of each word's contexts; zeros where there are none."""
         targets = self.stream.targets()
         order = self.random.permutation(len(targets))
-        order = order[np.argsort(targets[order], kind="stable")]
+        keys = targets.astype(
+            np.uint16 if self.n_words <= 2**16 else np.uint32
+        )  # short ones are sorted by their digits
+        order = order[np.argsort(keys[order], kind="stable")]
         ranks = np.arange(len(order)) - np.repeat(np.cumsum(counts) - counts, counts)
         chosen, taken = order[ranks < CONTEXTS_PER_WORD], np.minimum(counts, CONTEXTS_PER_WORD)
         width = self.embeddings.shape[1]
         means = np.zeros((self.n_words, width), dtype=np.float32)
+        sums: dict[int, tuple[Words, Floats]] = {}
+
+        def work(at: int) -> None:
+            part = chosen[at : at + CONTEXTS_AT_ONCE]
+            words = self.embeddings[self.stream.contexts(part).ravel()].reshape(len(part), -1, width)
+            first = np.flatnonzero(np.diff(targets[part], prepend=self.n_words + 1))
+            sums[at] = targets[part[first]], np.add.reduceat(represent(words, self.transitions), first, axis=0)
+
         with one_blas_thread():
-            for at in range(0, len(chosen), CONTEXTS_AT_ONCE):
-                part = chosen[at : at + CONTEXTS_AT_ONCE]
-                words = self.embeddings[self.stream.contexts(part).ravel()].reshape(len(part), -1, width)
-                first = np.flatnonzero(np.diff(targets[part], prepend=self.n_words + 1))
-                means[targets[part[first]]] += np.add.reduceat(represent(words, self.transitions), first, axis=0)
+            for at in for_each(range(0, len(chosen), CONTEXTS_AT_ONCE), work, self._threads):
+                of_words, summed = sums.pop(at)
+                means[of_words] += summed
         means /= np.maximum(taken, 1)[:, None]
         return means
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from itertools import count
 from typing import Any
 
 import numpy as np
@@ -34,22 +36,25 @@ class WordVocabulary:
         cls, texts: Any, min_count: int, max_words: int | None
     ) -> tuple[WordVocabulary, list[NDArray[np.int64]]]:
         """Return the vocabulary of texts, and the word ids of each text, including its end."""
-        arrivals: dict[str, int] = {END: 0, UNKNOWN: 1}
-        found = []
+        arrivals = defaultdict(count(2).__next__, {END: 0, UNKNOWN: 1})
+        numbers: list[int] = []
+        ends = []
         for words in tokens(texts):
-            found.append(np.array([*(arrivals.setdefault(word, len(arrivals)) for word in words), 0], dtype=np.int64))
-        if not found:
+            numbers += map(arrivals.__getitem__, words)
+            numbers.append(0)
+            ends.append(len(numbers))
+        if not ends:
             raise ValueError("There are no texts to learn from: the list is empty.")
-        names = np.array(list(arrivals), dtype=object)
-        counts = np.bincount(np.concatenate(found), minlength=len(names))
+        names, found = np.array(list(arrivals), dtype=object), np.array(numbers, dtype=np.int64)
+        counts = np.bincount(found, minlength=len(names))
         kept = _selected_words(counts, names, min_count, max_words)
         id_of = np.full(len(names), -1, dtype=np.int64)
         id_of[kept] = np.arange(len(kept))
         id_of[id_of < 0] = id_of[1]
-        ids = [id_of[text] for text in found]
+        ids = id_of[found]
         index = LabelIndex()
         index.add(names[kept], np.dtype(object))
-        return cls(index, np.bincount(np.concatenate(ids), minlength=len(kept))), ids
+        return cls(index, np.bincount(ids, minlength=len(kept))), np.split(ids, ends[:-1])
 
     def ids(self, texts: Any, with_end: bool = True) -> list[NDArray[np.int64]]:
         """Return the word ids of each text."""

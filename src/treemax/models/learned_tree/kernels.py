@@ -29,8 +29,9 @@ ALL_LABELS, ONE_LABEL = 0, 1  # of a row, in one step
 PLAIN, ADAGRAD = 0, 1
 LOG_LIKELIHOOD, PROBABILITY = 0, 1  # objective of a step at a node: log p of the target child, or p
 ONE, ZERO = np.float32(1.0), np.float32(0.0)
-_NEXT = np.uint64(1)
-_AHEAD = np.uint64(2)  # rows to prefetch
+_NEXT, _TWO, _THREE, _FOUR = np.uint64(1), np.uint64(2), np.uint64(3), np.uint64(4)
+_AHEAD = np.uint64(2)  # rows before which vectors and embeddings are prefetched
+_STEP = np.uint64(4)  # rows before that, each step of the way to them is prefetched
 _MOST_LINES = np.uint64(32)  # cache lines to prefetch; more would delay the current row
 _LANES = np.uint64(vector.WIDTH)
 _SMALLEST = np.float32(1e-30)
@@ -129,9 +130,28 @@ def n_vectors(n_children):
 
 
 @fast_inline_kernel
+def _store_four_products(hidden, row, weights, start, width, out, at):
+    """Store the products of a row and the four vectors that begin at `start`."""
+    second, third, fourth = start + width, start + _TWO * width, start + _THREE * width
+    a, b, c, d = vector.splat(ZERO), vector.splat(ZERO), vector.splat(ZERO), vector.splat(ZERO)
+    for i in range(np.uint64(0), width, _LANES):
+        numbers = vector.load(hidden, row + i)
+        a = vector.multiply_add(numbers, vector.load(weights, start + i), a)
+        b = vector.multiply_add(numbers, vector.load(weights, second + i), b)
+        c = vector.multiply_add(numbers, vector.load(weights, third + i), c)
+        d = vector.multiply_add(numbers, vector.load(weights, fourth + i), d)
+    vector.store_totals(out, at, a, b, c, d)
+
+
+@fast_inline_kernel
 def score_all(hidden, row, weights, biases, first, n, width, out, at):
     """Compute products of the row at offset `row` with n consecutive vectors, plus biases."""
-    for v in range(np.uint64(0), n):
+    fours = n - n % _FOUR
+    for v in range(np.uint64(0), fours, _FOUR):
+        _store_four_products(hidden, row, weights, (first + v) * width, width, out, at + v)
+    for v in range(np.uint64(0), fours):
+        out[at + v] += biases[first + v]
+    for v in range(fours, n):
         number = first + v
         out[at + v] = _product(hidden, row, weights, number * width, width) + biases[number]
 
@@ -321,6 +341,38 @@ def _prefetch(rows, row, embeddings, width):
             vector.prefetch(embeddings, at + i)
 
 
+@bare_fast_inline_kernel
+def _prefetch_steps(rows, order, o, label_starts, labels, paths):
+    """Prefetch what `_prefetch` and `_prefetch_path` will read: where later rows begin, then their entries and labels,
+    then where the labels' paths begin, then the paths."""
+    n, at = np.uint64(order.size), o + _AHEAD + _STEP
+    if at < n:
+        row = np.uint64(order[at])
+        if label_starts[row] < label_starts[row + _NEXT]:
+            start = np.uint64(paths.starts[np.uint64(labels[label_starts[row]])])
+            vector.prefetch(paths.firsts, start)
+            vector.prefetch(paths.counts, start)
+            vector.prefetch(paths.slots, start)
+    at += _STEP
+    if at < n:
+        row = np.uint64(order[at])
+        if label_starts[row] < label_starts[row + _NEXT]:
+            vector.prefetch(paths.starts, np.uint64(labels[label_starts[row]]))
+    at += _STEP
+    if at < n:
+        row = np.uint64(order[at])
+        vector.prefetch(labels, np.uint64(label_starts[row]))
+        start, last = np.uint64(rows.indptr[row]), np.uint64(rows.indptr[row + _NEXT])
+        for p in range(start, last, _LANES):
+            vector.prefetch(rows.indices, p)
+            vector.prefetch(rows.values, p)
+    at += _STEP
+    if at < n:
+        row = np.uint64(order[at])
+        vector.prefetch(rows.indptr, row)
+        vector.prefetch(label_starts, row)
+
+
 @bare_inline_kernel
 def _drop(rows, row, most, random, scratch):
     """Dropout: copy the features of a row whose random number is below `most` (of 2**32), at least one.
@@ -329,10 +381,11 @@ def _drop(rows, row, most, random, scratch):
     n, last = np.uint64(0), np.uint64(rows.indptr[row + _NEXT])
     for p in range(np.uint64(rows.indptr[row]), last):
         random = next_random(random)
-        if (random >> np.uint64(32)) < most or (n == np.uint64(0) and p + _NEXT == last):
-            scratch.indices[n] = rows.indices[p]
-            scratch.values[n] = rows.values[p]
-            n += _NEXT
+        scratch.indices[n] = rows.indices[p]
+        scratch.values[n] = rows.values[p]
+        n += np.uint64((random >> np.uint64(32)) < most)  # no branch, which could not be predicted
+    if n == np.uint64(0) and np.uint64(rows.indptr[row]) < last:
+        return _NEXT, random
     return n, random
 
 
@@ -344,6 +397,7 @@ def learn(rows, order, label_starts, labels, paths, embeddings, vectors, step, s
     most = np.uint64((1.0 - step.dropout) * 4294967296.0)
     for o in range(np.uint64(0), np.uint64(order.size)):
         row = np.uint64(order[o])
+        _prefetch_steps(rows, order, o, label_starts, labels, paths)
         if o + _AHEAD < np.uint64(order.size):
             ahead = np.uint64(order[o + _AHEAD])
             _prefetch(rows, ahead, embeddings.numbers, width)

@@ -10,6 +10,7 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -24,7 +25,7 @@ from treemax.models.learned_tree.steps import INITIAL_SQUARES, ROWS_AT_ONCE, Lea
 from treemax.models.learned_tree.structure import RunningSums, Structure, ranks
 from treemax.models.training.held_out import PASSES_WITH_ALL
 from treemax.models.training.learning_rates import mean_squared_length
-from treemax.parallel.threads import for_each
+from treemax.parallel.threads import for_each, run_all
 
 FEW_FEATURES = 0.5  # if a smaller fraction of the columns occurs, only these get embeddings
 NUMBERS_TO_ASSIGN = 2**26  # bounds the memory of the representations for the assignment
@@ -58,6 +59,7 @@ class Training(Learner):
         default_factory=lambda: np.zeros(0, np.uint32)
     )  # rows for the calibration, learned in the last epochs only
     calibration: Calibration | None = None
+    _threads: int = 1
 
     def __post_init__(self) -> None:
         rows, dimension = self.rows, self.settings.dimension
@@ -88,7 +90,7 @@ class Training(Learner):
     def run(self, threads: int, assign_every: int = 0, assign_until: int = 0) -> Iterator[int]:
         """Run all epochs; yields the size of each batch. Labels are reassigned after every `assign_every` rows, until
         `assign_until`."""
-        done, epochs = 0, self.settings.epochs
+        done, epochs, self._threads = 0, self.settings.epochs, threads
         for epoch in range(epochs):
             order = self.random.permutation(len(self.rows)).astype(np.uint32)
             if len(self.held):
@@ -111,7 +113,7 @@ class Training(Learner):
         """Calibrate on the held-out rows."""
         rows, targets = take_rows(self.original_rows, self.held), take_targets(self.targets, self.held)
         k = labels_to_rank(targets, self.n_labels, self.multi_label)
-        ids, scores = self.model().top_k(rows, k)
+        ids, scores = self.model().top_k(rows, k, threads=self._threads)
         self.calibration = calibration_from_top_k(ids, scores, targets, self.n_labels, self.multi_label)
 
     def _learn_all(self, order: NDArray[np.uint32], done: int, threads: int) -> Iterator[tuple[int, float, int]]:
@@ -153,7 +155,14 @@ class Training(Learner):
         """Return the mean representation of the rows of each label."""
         (chosen, starts), width = self._rows_by_label, np.uint64(self.embeddings.shape[1])
         means = np.empty((self.n_labels, width), dtype=np.float32)
-        kernels.represent_means(self.rows.arrays, chosen, starts, self._embeddings(), width, means)
+        cuts = np.searchsorted(starts, np.linspace(0, starts[-1], 4 * self._threads + 1)[1:-1])
+
+        def work(labels: tuple[int, int]) -> None:
+            first, last = labels
+            own = starts[first : last + 1]
+            kernels.represent_means(self.rows.arrays, chosen, own, self._embeddings(), width, means[first:last])
+
+        run_all(pairwise([0, *cuts.tolist(), self.n_labels]), work, self._threads)
         return means
 
     @cached_property

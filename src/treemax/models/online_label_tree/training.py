@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -33,6 +34,8 @@ POLICIES = {
 NO_GROWTH = "none"
 SCHEDULES = ("adagrad", "constant", "inverse-root")
 ROWS_AT_ONCE = 2048
+FEWEST_ROWS, PARTS = 64, 4  # of a part of a piece; parts of each thread, which even out the threads' times
+LOOK_AHEAD = 1 / 16  # several threads: rows of a piece, as a share of the stream before it, up to ROWS_AT_ONCE
 RATE, POWER, FEWEST_REPEATS, MOST_REPEATS = 4.2, -0.2, 5.0, 200.0
 STREAM_RATE, LABEL_POWER, ENTRY_POWER = 3.2, -0.25, -0.2
 
@@ -163,7 +166,7 @@ def add_missing_leaves(tree: OnlineTree, settings: OnlineTreeSettings, placement
         order = np.arange(len(missing), dtype=np.uint32)
         targets = Targets(np.arange(len(missing) + 1), missing.astype(np.uint32))
         if placement is None:
-            _grow(tree, empty_rows, targets, order, settings)
+            _grow(tree, empty_rows, targets, order, settings, 0)
             return
         for row in order.tolist():
             _place(tree, empty_rows, targets, row, settings, placement)
@@ -183,16 +186,21 @@ def learn(
 
     Some rows of the first order are predicted before they are learned, by a beam of this `width`, to calibrate the
     probabilities. With several threads, the new labels of a piece get their leaves first; then the threads update the
-    weights without locks. `placement` tells where the new labels of a hierarchy belong.
+    weights without locks, and predict such rows of the next piece. `placement` tells where the new labels of a hierarchy
+    belong.
     """
     n_entries, n_labels = np.diff(rows.indptr), np.diff(targets.indptr)
+    longest = int(n_entries.max(initial=0))
+    ahead = threads if placement is None else 1  # pieces also end before new labels of a hierarchy
     with_new_labels = _rows_with_new_labels(tree, targets) if placement is not None else None
     for number, order in enumerate(orders):
-        start = 0
+        start = predicted = 0
         while start < len(order):
             stop = start + ROWS_AT_ONCE
             if number == 0:
-                stop = min(stop, start + _predict_first(tree, rows, targets, order[start:], width))
+                stop = min(stop, start + _piece_length(tree.stream, tree.stream.rows, ahead))
+                if predicted <= start:
+                    _predict_first(tree, rows, targets, order[start:stop], tree.stream.rows, width)
             if placement is not None and with_new_labels is not None and number == 0:
                 if with_new_labels[order[start]]:
                     _place(tree, rows, targets, int(order[start]), settings, placement)
@@ -201,8 +209,13 @@ def learn(
             piece = order[start:stop]
             rates = settings.rates(tree.stream, n_labels[piece], n_entries[piece])
             if threads > 1:
-                _grow(tree, rows, targets, piece, settings)
-            _learn_piece(tree, rows, targets, piece, rates, settings, threads)
+                _grow(tree, rows, targets, piece, settings, longest)
+            also = None
+            if number == 0 and ahead > 1:
+                seen = tree.stream.rows + len(piece)
+                predicted = stop + min(ROWS_AT_ONCE, _piece_length(tree.stream, seen, ahead))
+                also = partial(_predict_first, tree, rows, targets, order[stop:predicted], seen, width)
+            _learn_piece(tree, rows, targets, piece, rates, settings, longest, threads, also)
             tree.stream.rows += len(piece)
             tree.stream.labels += int(n_labels[piece].sum())
             tree.stream.entries += int(n_entries[piece].sum())
@@ -210,16 +223,40 @@ def learn(
             yield len(piece)
 
 
-def _predict_first(tree: OnlineTree, rows: SparseRows, targets: Targets, order: NDArray[np.uint32], width: int) -> int:
-    """Predict the first of the next rows if it is a validation row; return the number of rows until the next one."""
-    seen = tree.stream.rows
-    if tree.stream.next_validation_row(seen) == seen and tree.nodes.n_leaves[0] > 0:
-        row = int(order[0])
-        ids, scores = tree.top_k(rows[row : row + 1], min(LABELS, len(tree.leaf_of)), min(width, tree.n_nodes))
+def _piece_length(stream: StreamSummary, seen: int, threads: int) -> int:
+    """Return how many rows to learn after so many, before the next prediction; more with several threads."""
+    until_next = stream.next_validation_row(seen + 1) - seen
+    return until_next if threads == 1 else max(until_next, int(LOOK_AHEAD * seen))
+
+
+def _predict_first(
+    tree: OnlineTree, rows: SparseRows, targets: Targets, order: NDArray[np.uint32], seen: int, width: int
+) -> None:
+    """Predict the validation rows of a piece, which comes after so many rows."""
+    numbers, number = [], tree.stream.next_validation_row(seen)
+    while number < seen + len(order):
+        numbers.append(number)
+        number = tree.stream.next_validation_row(number + 1)
+    if not numbers or tree.nodes.n_leaves[0] == 0:
+        return
+    chosen = order[np.array(numbers) - seen].tolist()
+    k = min(LABELS, len(tree.leaf_of))
+    ids, scores = tree.top_k(_joined([rows[row : row + 1] for row in chosen]), k, min(width, tree.n_nodes))
+    for place, row in enumerate(chosen):
         truth = targets.ids[targets.indptr[row] : targets.indptr[row + 1]]
         weight = 1.0 if targets.weights is None else float(targets.weights[row])
-        tree.stream.add_prediction(seen, scores[0], ids[0], truth, weight)
-    return tree.stream.next_validation_row(seen + 1) - seen
+        tree.stream.add_prediction(numbers[place], scores[place], ids[place], truth, weight)
+
+
+def _joined(parts: list[SparseRows]) -> SparseRows:
+    """Return the rows of all parts, one part after the other."""
+    if len(parts) == 1:
+        return parts[0]
+    lengths = np.concatenate([np.diff(part.indptr) for part in parts])
+    entries = [slice(int(part.indptr[0]), int(part.indptr[-1])) for part in parts]
+    indices = np.concatenate([part.indices[own] for part, own in zip(parts, entries, strict=True)])
+    values = np.concatenate([part.values[own] for part, own in zip(parts, entries, strict=True)])
+    return SparseRows(np.concatenate([[0], np.cumsum(lengths)]), indices, values, parts[0].n_features)
 
 
 def _rows_with_new_labels(tree: OnlineTree, targets: Targets) -> NDArray[np.bool_]:
@@ -238,15 +275,22 @@ def _place(
     for label in targets.ids[targets.indptr[row] : targets.indptr[row + 1]]:
         if tree.leaf_of[label] < 0:
             tree.counts[kernels.START] = placement.start(tree, int(label))
-            _grow(tree, rows[row : row + 1], Targets(np.arange(2), np.array([label])), first, settings)
+            one = rows[row : row + 1]
+            _grow(tree, one, Targets(np.arange(2), np.array([label])), first, settings, one.nnz)
             placement.update(tree, int(label))
     tree.counts[kernels.START] = 0
 
 
 def _grow(
-    tree: OnlineTree, rows: SparseRows, targets: Targets, order: NDArray[np.uint32], settings: OnlineTreeSettings
+    tree: OnlineTree,
+    rows: SparseRows,
+    targets: Targets,
+    order: NDArray[np.uint32],
+    settings: OnlineTreeSettings,
+    longest: int,
 ) -> None:
-    found, done = np.empty(_longest(rows), dtype=np.uint64), 0
+    """Add a leaf for every new label of the rows, none of which has more than `longest` entries."""
+    found, done = np.empty(longest, dtype=np.uint64), 0
     while done < len(order):
         done = growth_kernels.grow_tree(
             tuple(rows.arrays), _arrays(targets), order, done, settings.growth, tree.arrays, found
@@ -262,21 +306,30 @@ def _learn_piece(
     order: NDArray[np.uint32],
     rates: NDArray[np.float32],
     settings: OnlineTreeSettings,
+    longest: int,
     threads: int,
+    also: Callable[[], None] | None = None,
 ) -> None:
-    cuts = np.linspace(0, len(order), threads + 1).astype(int)
-    done = cuts[:-1].copy()  # how far each thread has come
+    """Learn the rows of a piece; a thread does what else there is to do."""
+    parts = 1 if threads == 1 else max(1, min(PARTS * threads, len(order) // FEWEST_ROWS))
+    cuts = np.linspace(0, len(order), parts + 1).astype(int)
+    done = cuts[:-1].copy()  # how far each part has come
 
-    def work(thread: int) -> None:
-        stop, scratch = cuts[thread + 1], _scratch(tree, rows)
-        done[thread] = learning_kernels.learn(
-            tuple(rows.arrays), _arrays(targets), order[:stop], done[thread], not tree.one_label, rates,
+    def work(part: int) -> None:
+        if part < 0 and also is not None:
+            also()
+            return
+        stop, scratch = cuts[part + 1], _scratch(tree, longest)
+        done[part] = learning_kernels.learn(
+            tuple(rows.arrays), _arrays(targets), order[:stop], done[part], not tree.one_label, rates,
             (settings.constants, settings.growth), tree.arrays, scratch,
         )  # fmt: skip
         tree.scratch.append(scratch)
 
+    others = [-1] if also is not None else []
     while (done < cuts[1:]).any():
-        run_all(np.flatnonzero(done < cuts[1:]).tolist(), work, threads)
+        run_all([*others, *np.flatnonzero(done < cuts[1:]).tolist()], work, threads)
+        others = []
         if (done < cuts[1:]).any():
             _reserve_wanted(tree)
 
@@ -297,9 +350,9 @@ def _reserve_wanted(tree: OnlineTree) -> None:
     tree.reserve(2 + tree.n_nodes // 8, 4 + tree.n_blocks // 8, lines, slots)
 
 
-def _scratch(tree: OnlineTree, rows: SparseRows) -> Scratch:
+def _scratch(tree: OnlineTree, longest: int) -> Scratch:
     """Return scratch memory, that of an earlier piece if it is large enough, since zeroing it is linear in the tree."""
-    n_nodes, n_blocks, longest = len(tree.nodes.parent), len(tree.blocks.following), _longest(rows)
+    n_nodes, n_blocks = len(tree.nodes.parent), len(tree.blocks.following)
     with suppress(IndexError):  # threads take from the list at the same time
         scratch = tree.scratch.pop()
         fits = len(scratch.positive) >= n_nodes and len(scratch.targets) >= n_blocks
@@ -315,7 +368,3 @@ def _scratch(tree: OnlineTree, rows: SparseRows) -> Scratch:
 
 def _arrays(targets: Targets) -> tuple[Any, ...]:
     return targets.indptr, targets.ids, targets.row_weights
-
-
-def _longest(rows: SparseRows) -> int:
-    return int(np.diff(rows.indptr).max(initial=0))

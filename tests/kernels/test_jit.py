@@ -151,6 +151,11 @@ treemax.load("model.treemax").predict(test.texts[:10])
             [sys.executable, *arguments], cwd=tmp_path, env=environment, capture_output=True, text=True, check=True
         )
         assert done.stderr.count("compiling for the first use") == times, done.stderr
+    kernels = list(tmp_path.rglob("*.nbc"))
+    slow = [kernel.name for kernel in kernels if b"raise_with_shape" in kernel.read_bytes()]
+    assert kernels and not slow, (
+        "the message of an error in assigning slices takes two seconds to compile: use copy_into"
+    )
 
 
 @pytest.mark.parametrize(

@@ -11,6 +11,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numba
 import numpy as np
 import pytest
 
@@ -65,6 +66,39 @@ def test_the_garbage_collector_is_paused_only_while_kernels_are_compiled():
         gc.enable()
 
 
+def test_objects_that_the_caller_froze_stay_frozen():
+    made = {"__name__": "treemax.example"}
+    exec("def double(x):\n    return 2 * x\n", made)
+    gc.freeze()
+    try:
+        frozen = gc.get_freeze_count()
+        assert jit.kernel(made["double"])(21) == 42
+        assert gc.get_freeze_count() > frozen / 2 > 0
+    finally:
+        gc.unfreeze()
+
+
+OPERATIONS = """
+def results(a, b):
+    total = a + b
+    total += a * 3
+    return total, a - b, a / b, float(a), abs(b), a < b, np.float32(a) * np.float32(b), min(a, b), -a
+"""
+
+
+def test_remembered_types_of_operators_give_what_numba_gives():
+    made = {"__name__": "treemax.example", "np": np}
+    exec(OPERATIONS, made)
+    plain, exact, fast = numba.njit(made["results"]), jit.kernel(made["results"]), jit.fast_kernel(made["results"])
+    for kind in (np.int32, np.int64, np.uint32, np.uint64, np.float32, np.float64):
+        for other in (np.int64, np.uint32, np.float32):
+            expected = plain(kind(7), other(2))
+            for compiled in (exact, fast):
+                found = compiled(kind(7), other(2))
+                assert found == expected and [type(x) for x in found] == [type(x) for x in expected]
+                assert compiled.nopython_signatures[-1].return_type == plain.nopython_signatures[-1].return_type
+
+
 @jit.kernel
 def new_arrays(n):
     """Arrays of all kinds that kernels allocate."""
@@ -117,6 +151,11 @@ treemax.load("model.treemax").predict(test.texts[:10])
             [sys.executable, *arguments], cwd=tmp_path, env=environment, capture_output=True, text=True, check=True
         )
         assert done.stderr.count("compiling for the first use") == times, done.stderr
+    kernels = list(tmp_path.rglob("*.nbc"))
+    slow = [kernel.name for kernel in kernels if b"raise_with_shape" in kernel.read_bytes()]
+    assert kernels and not slow, (
+        "the message of an error in assigning slices takes two seconds to compile: use copy_into"
+    )
 
 
 @pytest.mark.parametrize(

@@ -18,6 +18,7 @@ import gc
 import hashlib
 import inspect
 import logging
+import operator
 import pickle
 import re
 import sys
@@ -27,17 +28,20 @@ from typing import Any, ClassVar, TypeVar, cast
 
 import llvmlite.binding
 import numba
-from numba.core import event
+from numba.core import event, types
 from numba.core.caching import CompileResultCacheImpl
 from numba.core.codegen import JITCodeLibrary
 from numba.core.compiler import Compiler, Flags
 from numba.core.environment import lookup_environment
+from numba.core.targetconfig import ConfigStack
+from numba.core.typing.context import Context
 
 logger = logging.getLogger("treemax.compiling")
 Function = TypeVar("Function", bound=Callable[..., Any])
 NEWEST_NUMBA = (0, 68)  # newest version whose internals `_KernelCompiler` was tested with; newer ones compile as usual
-UNUSED_PASSES = {  # for `with`, closures, comprehensions and Numba's own inlining
+UNUSED_PASSES = {  # for `with`, closures, comprehensions, Numba's own inlining, sums of arrays, and `inspect_types`
     "WithLifting", "InlineClosureLikes", "InlineInlinables", "InlineOverloads", "MakeFunctionToJitFunction", "LiteralUnroll",
+    "NopythonRewrites", "AnnotateTypes",
 }  # fmt: skip
 _IMPORT = re.compile(r"^from ([\w.]+) import ([^()\n]+|\([^()]*\))", re.MULTILINE)
 
@@ -89,7 +93,20 @@ def bare_fast_inline_kernel(function: Function) -> Function:
 BARE_OPTIONS: Any = {"_nrt": False, "forceinline": True, "error_model": "numpy"}  # the same for overloads
 
 
-class _CallableFromPython(JITCodeLibrary):
+class _Library(JITCodeLibrary):
+    """The code of a kernel."""
+
+    def _optimize_functions(self, module: Any) -> None:
+        """Do what Numba does, without making a list of passes for the functions that are only declared: most of them."""
+        codegen: Any = self._codegen
+        module.data_layout = codegen._data_layout
+        for function in module.functions:
+            if not function.is_declaration:
+                passes, builder = codegen._function_pass_manager()
+                passes.run(function, builder)
+
+
+class _CallableFromPython(_Library):
     """The code of a kernel and its wrapper, which converts the arguments and is not worth optimising."""
 
     def add_ir_module(self, module: Any) -> None:
@@ -108,7 +125,7 @@ class _CallableFromPython(JITCodeLibrary):
                 codegen.set_env(variable.name, environment)
 
 
-class _CalledByKernels(JITCodeLibrary):
+class _CalledByKernels(_Library):
     """The code of a function that only kernels call: Numba would optimise it and turn it into machine code, and do both
     again in every kernel that it becomes a part of, which took a quarter of the time."""
 
@@ -199,6 +216,44 @@ class _SharedFlags(Flags):
         return Flags(self)
 
 
+class _KernelTyping(Context):
+    """Numba's typing context, which remembers the types of operators and built-in functions: Numba would try all their
+    versions at every use, which took a tenth of the time."""
+
+    known: ClassVar[dict[Any, tuple[Any, Any]]] = {}
+
+    @classmethod
+    @functools.cache
+    def of(cls, context: Any) -> _KernelTyping:
+        """Return a typing context with the same state."""
+        typing = cls.__new__(cls)
+        typing.__dict__ = context.__dict__
+        return typing
+
+    def resolve_function_type(self, function: Any, arguments: Any, named: Any) -> Any:
+        built_in: Any = self._lookup_global(function) or function
+        if type(built_in) not in (types.Function, types.NumberClass) or named:
+            return super().resolve_function_type(function, arguments, named)
+        key = (built_in._code, *[argument._code for argument in arguments])
+        with_options = (ConfigStack.top_or_none(), *key)
+        known = self.known.get(key) or self.known.get(with_options)
+        if known is None:
+            signature = super().resolve_function_type(function, arguments, named)
+            if signature is None:
+                return None
+            implementation = getattr(built_in, "_impl_keys", {}).get(signature.args)
+            independent = implementation is None or implementation is built_in.typing_key
+            known = signature, implementation
+            self.known[key if independent else with_options] = known
+        signature, implementation = known
+        if implementation is not None:
+            built_in._impl_keys[signature.args] = implementation
+        return signature
+
+    def resolve_setitem(self, target: Any, index: Any, value: Any) -> Any:
+        return self.resolve_function_type(operator.setitem, (target, index, value), {})
+
+
 class _KernelCompiler(Compiler):
     """Numba's compiler with less work on wrappers, options and functions that only kernels call, and without passes that
     kernels do not need."""
@@ -215,6 +270,7 @@ class _KernelCompiler(Compiler):
         library = _CalledByKernels if inner else _CallableFromPython
         self.state.library = library(self.state.targetctx.codegen(), function.__qualname__)
         self.state.library.enable_object_caching()
+        self.state.typingctx = _KernelTyping.of(self.state.typingctx)
         return super().compile_extra(function)
 
 
@@ -311,7 +367,7 @@ def _imports(source: str, package: str) -> Iterator[str]:
 
 class _Compilations(event.Listener):
     """Announces the first compilation of a process, measures the time of all, and pauses the garbage collector, which
-    would take a tenth of it."""
+    would take a fifth of it."""
 
     def __init__(self) -> None:
         self.announced = False
@@ -349,6 +405,9 @@ class _Compilations(event.Listener):
             self.seconds += time.perf_counter() - self.started
             self.started = 0.0
             if self.paused:
+                if not gc.get_freeze_count():
+                    gc.freeze()  # makes all objects old ones, so that the next collection does not look at them
+                    gc.unfreeze()
                 gc.enable()
 
 

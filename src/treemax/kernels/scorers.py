@@ -14,6 +14,7 @@ from numba import types
 from numba.extending import overload
 
 from treemax.kernels import atomic, vector
+from treemax.kernels.arithmetic import copy_into
 from treemax.kernels.buckets import LANES
 from treemax.kernels.feature_tables import (
     MIX,
@@ -570,4 +571,4 @@ def moved(keys, cells, new_keys, new_cells):
         if keys[at] != EMPTY:
             to = slot(new_keys, keys[at])
             new_keys[to] = keys[at]
-            new_cells[to] = cells[at]
+            copy_into(new_cells[to], cells[at], cells.shape[1])

@@ -556,21 +556,6 @@ def test_interrupted_training_keeps_what_was_learned(monkeypatch):
 # --- bad input -----------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("name", "value"),
-    [
-        ("tree", "oak"), ("tree", None), ("start", "learned"), ("arity", 1), ("arity", 2.5), ("arity", 5000),
-        ("dimension", 0), ("passes", 0), ("passes", "many"), ("learning_rate", 0.0), ("learning_rate", "fast"),
-        ("schedule", "cosine"), ("optimizer", "adam"), ("objective", "p"), ("statistics", "none"), ("dropout", 1.0), ("dropout", -0.1), ("labels", "two"),
-        ("assign_every", 0), ("assign_until", 1.5), ("search", "greedy"), ("beam", 0), ("n_jobs", 0),
-    ],
-)  # fmt: skip
-def test_bad_parameters_are_named(name, value):
-    X, y = example_data()
-    with pytest.raises(ValueError, match=name):
-        LearnedTree(**{name: value}).fit(X, y)
-
-
 def test_damaged_parts_are_refused():
     X, y = example_data()
     model = LearnedTree(verbose=0).fit(X, y).model_

@@ -8,14 +8,7 @@ from hypothesis import strategies as st
 
 import treemax
 from tests.models import adagrad
-from tests.models.online_trees import (
-    assert_continues_after_loading,
-    assert_damaged_parts_are_refused,
-    assert_same_in_pieces,
-    assert_warns_without_learning_state,
-    problem,
-    wrong_before_learning,
-)
+from tests.models.online_trees import assert_damaged_parts_are_refused, problem
 from treemax.inputs.labels import Targets
 from treemax.inputs.rows import as_rows
 from treemax.models.lom_tree import kernels
@@ -313,33 +306,6 @@ def test_fewer_labels_in_a_leaf_than_asked_for_are_filled_up():
     assert (top.labels[:, 0] != None).all()  # noqa: E711
 
 
-@pytest.mark.parametrize("sparse", [False, True])
-def test_a_stream_in_pieces_is_the_same_as_in_one(sparse):
-    X, y = problem(600, 10)
-    X = sp.csr_matrix(X) if sparse else X
-    assert_same_in_pieces(lambda: tree(learning_rate=0.3), X, y)
-
-
-def test_progressive_loss_is_that_of_answers_before_learning():
-    X, y = problem(300, 10)
-    model = tree(max_nodes=12)
-    wrong = 1 + wrong_before_learning(model, X, y)
-    assert model.progressive_loss_ * len(y) == pytest.approx(wrong)
-
-
-@pytest.mark.parametrize("sparse", [False, True])
-def test_saved_and_learned_on_it_is_as_if_it_had_never_stopped(tmp_path, sparse):
-    X, y = problem(1600)
-    X = sp.csr_matrix(X) if sparse else X
-    model = tree(max_nodes=50, swap_resistance=1.0).partial_fit(X[:800], y[:800], classes=np.arange(40))
-    assert_continues_after_loading(model, tmp_path / "model", X[800:], y[800:])
-
-
-def test_without_its_learning_state_it_warns_and_goes_on(tmp_path):
-    X, y = problem(800)
-    assert_warns_without_learning_state(tree().fit(X, y), tmp_path / "model", X, y)
-
-
 def test_numbers_at_the_edge_of_what_is_accepted_do_no_harm():
     X, y = problem(300, 10)
     for scale in (1e-9, 1e14):
@@ -381,30 +347,3 @@ def test_a_file_with_a_chain_that_is_too_long_is_refused():
         arrays[f"regressors/{name}"] = np.zeros((n // 2, *old.shape[1:]), old.dtype)
     with pytest.raises(ValueError, match="levels deep"):
         type(empty_model(False, 1, 1)).from_parts(header, arrays, 1)
-
-
-@pytest.mark.parametrize(
-    "parameters, message",
-    [
-        ({"max_nodes": 0}, "max_nodes must be"),
-        ({"max_nodes": "many"}, "max_nodes must be"),
-        ({"swap_resistance": -1.0}, "swap_resistance must be"),
-        ({"least_weight": 0.0}, "least_weight must be"),
-        ({"passes": 0}, "passes must be"),
-        ({"learning_rate": 0.0}, "learning_rate must be"),
-        ({"n_jobs": 0}, "n_jobs"),
-    ],
-)
-def test_parameters_are_refused_by_name(parameters, message):
-    X, y = problem(20)
-    with pytest.raises(ValueError, match=message):
-        tree(**parameters).fit(X, y)
-
-
-def test_a_model_of_dense_rows_refuses_more_features():
-    X, y = problem(200)
-    model = treemax.LOMTree(verbose=0).partial_fit(X, y)
-    before = model.predict_proba(X)
-    with pytest.raises(ValueError, match="X has 24 features, but LOMTree was started with 12 dense features"):
-        model.partial_fit(sp.csr_matrix(np.hstack([X, X])), y)
-    np.testing.assert_array_equal(model.predict_proba(X), before)

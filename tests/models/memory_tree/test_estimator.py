@@ -10,13 +10,7 @@ from hypothesis import strategies as st
 
 import treemax
 from tests.models.memory_tree.reference import Reference
-from tests.models.online_trees import (
-    assert_continues_after_loading,
-    assert_damaged_parts_are_refused,
-    assert_same_in_pieces,
-    assert_warns_without_learning_state,
-    wrong_before_learning,
-)
+from tests.models.online_trees import assert_damaged_parts_are_refused
 from treemax.inputs.labels import Targets
 from treemax.inputs.rows import as_rows
 from treemax.models.memory_tree import kernels
@@ -255,22 +249,6 @@ def test_fewer_labels_in_a_leaf_than_asked_for_are_filled_up():
     assert (top.labels[:, 0] != None).all()  # noqa: E711
 
 
-@pytest.mark.parametrize("sparse", [False, True])
-@pytest.mark.parametrize("multi_label", [False, True])
-def test_a_stream_in_pieces_is_the_same_as_in_one(sparse, multi_label):
-    X, y = problem(600, 10)
-    labels, X = several(y, 10) if multi_label else y, sp.csr_matrix(X) if sparse else X
-    assert_same_in_pieces(lambda: tree(), X, labels)
-
-
-def test_progressive_loss_is_that_of_answers_before_learning():
-    X, y = problem(300, 10)
-    X = sp.csr_matrix(X)  # routers of dense rows answer in half precision
-    model = tree()
-    wrong = 1 + wrong_before_learning(model, X, y)
-    assert model.progressive_loss_ * len(y) == pytest.approx(wrong)
-
-
 def test_new_labels_and_features_may_appear_in_a_stream():
     X, y = problem(900, 30, 12)
     model, labels = tree(), several(y)
@@ -279,8 +257,6 @@ def test_new_labels_and_features_may_appear_in_a_stream():
         model.partial_fit(sp.csr_matrix(X[part, :n_features]), labels[part])
     assert model.n_features_in_ == 12 and model.describe()["memories"] == 900
     assert model.score(sp.csr_matrix(X[600:]), labels[600:]) > 0.5
-    with pytest.raises(ValueError, match="dense features"):
-        tree().partial_fit(X, y).partial_fit(sp.csr_matrix(np.ones((1, 13), np.float32)), [1])
 
 
 def test_answers_while_it_learns_come_from_one_state():
@@ -302,22 +278,6 @@ def test_answers_while_it_learns_come_from_one_state():
     for reader in readers:
         reader.join()
     assert not failed and model.describe()["memories"] == 2000
-
-
-@pytest.mark.parametrize("sparse", [False, True])
-@pytest.mark.parametrize("multi_label", [False, True])
-def test_saved_and_learned_on_it_is_as_if_it_had_never_stopped(tmp_path, sparse, multi_label):
-    X, y = problem(1000)
-    labels, X = several(y) if multi_label else y, sp.csr_matrix(X) if sparse else X
-    model = tree().partial_fit(X[:500], labels[:500], classes=np.arange(30))
-    again = assert_continues_after_loading(model, tmp_path / "model", X[500:], labels[500:])
-    for name, array in model.to_parts(resume=True)[1].items():
-        np.testing.assert_array_equal(again.to_parts(resume=True)[1][name], array, err_msg=name)
-
-
-def test_without_its_learning_state_it_warns_and_goes_on(tmp_path):
-    X, y = problem(800)
-    assert_warns_without_learning_state(tree().fit(X, y), tmp_path / "model", X, y)
 
 
 def test_numbers_at_the_edge_of_what_is_accepted_do_no_harm():
@@ -363,23 +323,3 @@ def test_a_file_with_a_chain_that_is_too_long_is_refused():
         arrays[f"routers/{name}"] = np.zeros((n, *old.shape[1:]), old.dtype)
     with pytest.raises(ValueError, match="levels deep"):
         type(model).from_parts(header, arrays, 1)
-
-
-@pytest.mark.parametrize(
-    "parameters, message",
-    [
-        ({"leaf_factor": 0.0}, "leaf_factor must be"),
-        ({"alpha": 1.5}, "alpha must be"),
-        ({"dreams": -1}, "dreams must be"),
-        ({"passes": 0}, "passes must be"),
-        ({"learning_rate": 0.0}, "learning_rate must be"),
-        ({"scorer_rate": -0.1}, "scorer_rate must be"),
-        ({"one_against_some": "yes"}, "one_against_some must be"),
-        ({"skip_itself": 2}, "skip_itself must be"),
-        ({"n_jobs": 0}, "n_jobs"),
-    ],
-)
-def test_parameters_are_refused_by_name(parameters, message):
-    X, y = problem(20)
-    with pytest.raises(ValueError, match=message):
-        tree(**parameters).fit(X, y)

@@ -114,19 +114,6 @@ def test_probabilities_that_would_not_fit_point_to_top_k(monkeypatch):
         model.predict_proba(np.eye(3))
 
 
-@pytest.mark.parametrize(
-    ("parameter", "value"),
-    [
-        ("loss", "hinge"), ("passes", 0), ("passes", 1.5), ("learning_rate", -1), ("learning_rate", "fast"),
-        ("final_rate", 2), ("initial_accumulator", 0), ("batch_size", 0), ("least_gradient", -1), ("n_jobs", 0),
-        ("n_jobs", "two"), ("max_memory", 0), ("passes", True), ("learning_rate", float("nan")),
-    ],
-)  # fmt: skip
-def test_parameters_are_checked_by_name_and_value(parameter, value):
-    with pytest.raises(ValueError, match=rf"{parameter}.*{value}"):
-        OneVsAll(**{parameter: value}).fit(np.eye(2), ["a", "b"])
-
-
 def test_sparse_models_keep_only_what_was_touched(tmp_path):
     random = np.random.RandomState(0)
     X = sp.random(300, 2000, density=0.005, format="csr", random_state=random)

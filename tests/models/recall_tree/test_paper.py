@@ -10,13 +10,7 @@ from hypothesis import strategies as st
 
 import treemax
 from tests.models import adagrad
-from tests.models.online_trees import (
-    assert_continues_after_loading,
-    assert_damaged_parts_are_refused,
-    assert_same_in_pieces,
-    problem,
-    wrong_before_learning,
-)
+from tests.models.online_trees import assert_damaged_parts_are_refused, problem
 from treemax.inputs.labels import Targets
 from treemax.kernels.jit import kernel
 from treemax.kernels.scorers import LEAST_NEW
@@ -507,29 +501,6 @@ def test_the_tree_and_its_candidates_grow_with_the_labels_that_arrive():
     assert model.score(X, y) > 0.6
 
 
-@pytest.mark.parametrize("sparse", [False, True])
-def test_a_stream_in_pieces_is_the_same_as_in_one(sparse):
-    X, y = problem(600, 10)
-    X = sp.csr_matrix(X) if sparse else X
-    assert_same_in_pieces(lambda: paper(learning_rate=0.3, router_rate=0.1), X, y)
-
-
-def test_progressive_loss_is_that_of_answers_before_learning():
-    X, y = problem(300, 10)
-    model = paper(n_candidates=4)
-    wrong = 1 + wrong_before_learning(model, X, y)
-    assert model.progressive_loss_ * len(y) == pytest.approx(wrong)
-
-
-@pytest.mark.parametrize("sparse", [False, True])
-def test_saved_and_learned_on_it_is_as_if_it_had_never_stopped(tmp_path, sparse):
-    X, y = problem(800)
-    X = sp.csr_matrix(X) if sparse else X
-    model = paper().partial_fit(X[:400], y[:400], classes=np.arange(40))
-    again = assert_continues_after_loading(model, tmp_path / "model", X[400:], y[400:])
-    assert again.candidate_recall_ == model.candidate_recall_
-
-
 def test_damaged_parts_are_refused():
     X, y = problem()
     model = paper().fit(X, y).model_
@@ -574,22 +545,6 @@ def test_saved_to_answer_it_is_small_and_learns_again(tmp_path, sparse):
     for _ in range(2):
         lean.partial_fit(X, y)
     assert lean.score(X, y) > before - 0.05
-
-
-@pytest.mark.parametrize(
-    "parameters, message",
-    [
-        ({"algorithm": "printed"}, "algorithm must be one of beam, paper"),
-        ({"router_weight": "none"}, "router_weight must be one of"),
-        ({"bound": -1.0}, "bound must be"),
-        ({"path_features": "nodes"}, 'path_features must be True, False or "node"'),
-        ({"randomized_routing": 1}, "randomized_routing must be True or False"),
-    ],
-)
-def test_parameters_are_refused_by_name(parameters, message):
-    X, y = problem(20)
-    with pytest.raises(ValueError, match=message):
-        paper(**parameters).fit(X, y)
 
 
 @pytest.mark.parametrize("one_label_share", [0.0, 1.0])

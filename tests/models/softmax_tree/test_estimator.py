@@ -767,30 +767,6 @@ def test_damaged_parts_are_refused():
             SoftmaxTreeModel.from_parts(header, {**arrays, "children": loop}, 15)
 
 
-@pytest.mark.parametrize(
-    "parameters, message",
-    [
-        ({"depth": -1}, "depth must be"),
-        ({"leaf_classes": 0}, "leaf_classes must be"),
-        ({"alpha": -1.0}, "alpha must be"),
-        ({"start": "best"}, "start must be one of"),
-        ({"missing": "never"}, "missing must be one of"),
-        ({"spill": -0.1}, "spill must be"),
-        ({"early_share": 0.0}, "early_share must be"),
-        ({"ridge": -1.0}, "ridge must be"),
-        ({"plane_penalty": 0}, "plane_penalty must be"),
-        ({"iterations": 0}, "iterations must be"),
-        ({"n_init": 0}, "n_init must be"),
-        ({"accept_worse": "no"}, "accept_worse must be"),
-        ({"smoothing": 2.0}, "smoothing must be"),
-    ],
-)
-def test_parameters_are_refused_by_name(parameters, message):
-    X, y = problem(20)
-    with pytest.raises(ValueError, match=message):
-        treemax.SoftmaxTree(**parameters).fit(X, y)
-
-
 def test_perplexity_counts_a_label_that_training_never_had_as_not_covered():
     X, y = np.eye(4, dtype=np.float32).repeat(10, axis=0), np.repeat(list("abcd"), 10)
     model = treemax.SoftmaxTree(verbose=0, iterations=1, smoothing=0.01).fit(X, y)

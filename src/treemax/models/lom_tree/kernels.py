@@ -351,8 +351,11 @@ def predict(rows, order, nodes, tallies, regressors, weights, first, of_first, i
                 if k and weights[label] > _ZERO:
                     filled = offer(label, count, ids[i], probabilities[i], filled)
             at = tallies.following[at]
-        of_first[i, :n_leading] /= np.float32(nodes.totals[node])
-        probabilities[i, :filled] /= np.float32(nodes.totals[node])
+        total = np.float32(nodes.totals[node])
+        for c in range(n_leading):
+            of_first[i, c] /= total
+        for c in range(filled):
+            probabilities[i, c] /= total
         pad(first[i], of_first[i], n_leading)
         pad(ids[i], probabilities[i], filled)
 

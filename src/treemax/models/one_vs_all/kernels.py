@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from treemax.kernels.arithmetic import exp32, softmax
+from treemax.kernels.arithmetic import copy_into, exp32, softmax
 from treemax.kernels.intrinsics import empty, maximum, minimum
 from treemax.kernels.jit import fast_kernel, kernel
 from treemax.kernels.queues import offer
@@ -165,7 +165,7 @@ def learn_dense(X, order, targets, state, rates, settings):
     for number, start in enumerate(range(0, order.size, batch_rows)):
         size = minimum(batch_rows, order.size - start)
         for i in range(size):
-            batch[i] = X[order[start + i]]
+            copy_into(batch[i], X[order[start + i]], n_features)
         np.dot(batch, weights.T, scores)
         scores += bias
         rate = rates[number]
@@ -264,7 +264,7 @@ def score_packed_rows(indptr, indices, values, feature_indptr, labels, weights, 
     n_features = feature_indptr.size - 1
     for row in range(indptr.size - 1):
         line = scores[row]
-        line[:] = bias
+        copy_into(line, bias, bias.size)
         for p in range(indptr[row], indptr[row + 1]):
             feature, x = indices[p], values[p]
             if feature < n_features:

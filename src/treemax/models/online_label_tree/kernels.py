@@ -24,6 +24,7 @@ from typing import NamedTuple
 import numpy as np
 
 from treemax.kernels import atomic, vector
+from treemax.kernels.arithmetic import copy_into
 from treemax.kernels.jit import bare_inline_kernel, bare_kernel, kernel
 
 LANES = 16
@@ -244,7 +245,7 @@ def move_tables(n_blocks, table, slots, new_table, new_slots):
     count = 0
     for block in range(n_blocks):
         start, bits = table[block] >> 6, table[block] & 63
-        new_slots[count : count + (1 << bits)] = slots[start : start + (1 << bits)]
+        copy_into(new_slots[count:], slots[start:], 1 << bits)
         new_table[block] = count << 6 | bits
         count += 1 << bits
     return count

@@ -19,7 +19,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from treemax.kernels.arithmetic import exp32, next_random, stride
+from treemax.kernels.arithmetic import copy_into, exp32, next_random, stride
 from treemax.kernels.intrinsics import empty, maximum, minimum
 from treemax.kernels.jit import fast_kernel, kernel
 
@@ -211,9 +211,9 @@ def newton_step(data, penalties, parameters, gradient, curvatures, objective, it
             trial[active[q]] = np.float32(own[q] + share * steps[q])
         value = evaluate(data, penalties, trial, trial_gradient, trial_curvatures)
         if value <= objective - SUFFICIENT * share * promised:
-            parameters[:] = trial
-            gradient[:] = trial_gradient
-            curvatures[:] = trial_curvatures
+            copy_into(parameters, trial, parameters.size)
+            copy_into(gradient, trial_gradient, gradient.size)
+            copy_into(curvatures, trial_curvatures, curvatures.size)
             return value, promised
         share *= 0.5
     return objective, 0.0

@@ -20,7 +20,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from treemax.kernels.arithmetic import exp32
+from treemax.kernels.arithmetic import copy_into, exp32
 from treemax.kernels.intrinsics import empty, maximum, minimum
 from treemax.kernels.jit import fast_inline_kernel, fast_kernel, kernel
 
@@ -274,7 +274,7 @@ def _direction(slopes, square, history, free, direction):
     steps, changes = history.steps, history.changes
     stored, last = history.counters[STORED], history.counters[NEXT]
     share, product = np.zeros(MEMORY), np.zeros(MEMORY)
-    direction[:] = slopes
+    copy_into(direction, slopes, direction.size)
     scale = 0.0
     for back in range(stored):
         m = (last - 1 - back) % MEMORY
@@ -363,8 +363,8 @@ def advance(data, penalties, tolerance, least, iterations, parameters, gradient,
             counters[STORED] = 0  # drop the L-BFGS memory and retry with steepest descent
             continue
         _remember(parameters, trial, gradient, trial_gradient, history)
-        parameters[:] = trial
-        gradient[:] = trial_gradient
+        copy_into(parameters, trial, parameters.size)
+        copy_into(gradient, trial_gradient, gradient.size)
         done = counters[DONE]
         before = past[done % WINDOW]
         past[done % WINDOW] = objective

@@ -19,7 +19,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from treemax.kernels.arithmetic import exp32
+from treemax.kernels.arithmetic import copy_into, exp32
 from treemax.kernels.intrinsics import empty, maximum, minimum
 from treemax.kernels.jit import bare_fast_kernel, fast_inline_kernel, fast_kernel, kernel
 
@@ -67,7 +67,7 @@ def _scores(columns, model, scores):
     """Compute scores of all rows, from the weights that are not zero."""
     starts, weights = columns.starts, model.weights
     for i in range(scores.shape[0]):
-        scores[i] = model.bias
+        copy_into(scores[i], model.bias, model.bias.size)
     for j in range(weights.shape[0]):
         if model.used[j]:
             for c in range(weights.shape[1]):

@@ -356,3 +356,18 @@ def python_calls(node):
             yield target
     for child in ast.iter_child_nodes(node):
         yield from python_calls(child)
+
+
+@pytest.mark.parametrize("version", [(0, 62, 0), (0, 68, 1), (9, 0, 0)])
+def test_internals_of_numba_are_used_where_they_were_tested(version, monkeypatch, tmp_path):
+    monkeypatch.setattr(numba.config, "CACHE_DIR", str(tmp_path))
+    monkeypatch.setattr(numba, "version_info", version)
+    used, pipelines = [], jit._KernelCompiler.define_pipelines
+    monkeypatch.setattr(jit._KernelCompiler, "define_pipelines", lambda self: used.append(self) or pipelines(self))
+
+    @jit.kernel
+    def doubled(x):
+        return x + x
+
+    assert doubled(21) == 42
+    assert bool(used) == (jit.TESTED_NUMBA[0] <= version[:2] <= jit.TESTED_NUMBA[1])

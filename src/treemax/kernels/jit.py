@@ -38,7 +38,7 @@ from numba.core.typing.context import Context
 
 logger = logging.getLogger("treemax.compiling")
 Function = TypeVar("Function", bound=Callable[..., Any])
-NEWEST_NUMBA = (0, 68)  # newest version whose internals `_KernelCompiler` was tested with; newer ones compile as usual
+TESTED_NUMBA = (0, 66), (0, 68)  # oldest and newest version whose internals `_KernelCompiler` uses; others compile as usual
 UNUSED_PASSES = {  # for `with`, closures, comprehensions, Numba's own inlining, sums of arrays, and `inspect_types`
     "WithLifting", "InlineClosureLikes", "InlineInlinables", "InlineOverloads", "MakeFunctionToJitFunction", "LiteralUnroll",
     "NopythonRewrites", "AnnotateTypes",
@@ -279,7 +279,7 @@ def _compiled(function: Function, **options: Any) -> Function:
     not fail."""
     inner = "forceinline" in options or function.__name__.startswith("_")
     options |= {"nogil": True, "error_model": "numpy", "no_cpython_wrapper": inner, "no_cfunc_wrapper": True}
-    if numba.version_info[:2] <= NEWEST_NUMBA:
+    if TESTED_NUMBA[0] <= numba.version_info[:2] <= TESTED_NUMBA[1]:
         options["pipeline_class"] = _KernelCompiler
     try:
         compiled = numba.njit(cache=True, **options)(function)

@@ -13,6 +13,7 @@ import treemax
 from tests.models.label_tree.test_model import RandomModel, links, some_rows, uneven_tree
 from treemax.inputs.rows import as_rows, read_only
 from treemax.kernels import search as kernels
+from treemax.kernels.vector import WIDTH
 from treemax.models.label_tree.model import LabelTreeModel, _without_duplicates
 from treemax.models.trained.searching import largest_weights
 
@@ -99,7 +100,7 @@ def test_few_labels_left_out(n_labels, seed, link, width, k, n_left_out):
     weights = np.ones(n_labels, np.float32)
     weights[np.random.default_rng(seed).choice(n_labels, n_left_out, replace=False)] = 0
     of_nodes = largest_weights(packed, tree.parent, tree.leaf_of, weights, len(tree))
-    pruned = (of_nodes.values == 0)[tree.n_children > 0].any()
+    pruned = (of_nodes.values[: len(tree)] == 0)[tree.n_children > 0].any()
     assert of_nodes.n_to_filter(k, 6) == (0 if pruned else max(6, k + n_left_out))
     assert of_nodes.n_to_filter(1, 0) == 0 and of_nodes.n_to_filter(13, 6) == 0
     expected = packed.beams.top_k_allowed(rows, k, 6, of_nodes.values, width)
@@ -113,6 +114,18 @@ def test_allowed_labels_of_some_rows_and_threads():
     assert_same(packed.top_k_allowed(rows, 5, 6, weights, 10, threads=3), found)
     for i in range(20):
         assert_same(packed.top_k_allowed(rows[i : i + 1], 5, 6, weights, 10), [part[i : i + 1] for part in found])
+
+
+@pytest.mark.parametrize("copied", [copy.deepcopy, lambda both: pickle.loads(pickle.dumps(both))])
+def test_copies_keep_what_is_read_in_whole_vectors(copied):
+    packed = RandomModel(uneven_tree(50, 0), 0, "softmax").packed
+    rows, weights = as_rows(sp.csr_matrix(some_rows(9, 0))), (np.arange(50) % 3 == 0).astype(np.float32)
+    expected = packed.top_k_allowed(rows, 5, 0, weights, 10)
+    again, same_weights = copied((packed, weights))
+    assert_same(again.top_k_allowed(rows, 5, 0, same_weights, 10), expected)
+    of_nodes = again.__dict__["_last_weights"][2].values
+    of_all = of_nodes if of_nodes.base is None else of_nodes.base
+    assert len(of_all) == len(packed.tree) + WIDTH
 
 
 def test_part_of_the_rows_and_threads():

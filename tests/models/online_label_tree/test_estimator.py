@@ -352,6 +352,44 @@ def test_interrupted_fit_keeps_what_was_learned(monkeypatch):
     model.partial_fit(X, y)  # nothing holds a lock
 
 
+@pytest.mark.parametrize("threads", [1, 2])
+def test_a_model_that_learns_on_after_an_interruption_can_be_saved(threads, monkeypatch, tmp_path):
+    """Rows for the calibration are predicted before they are learned; those that were not are predicted again."""
+    import treemax.models.online_label_tree.training as learning
+
+    X, y = data(11, n_rows=300)
+    model, pieces, whole = estimator("best-greedy"), [], learning._learn_piece
+    model.set_params(n_jobs=threads)
+
+    def interrupted(*arguments):
+        whole(*arguments)
+        pieces.append(arguments[3])
+        if len(pieces) == 10:
+            raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(learning, "_learn_piece", interrupted)
+        model.partial_fit(X, y)
+    path = tmp_path / "model.treemax"
+    for _ in range(2):
+        model.save(path, resume=True)
+        assert_same_model(treemax.load(path), model, X)
+        model.partial_fit(X, y)
+
+
+def test_a_model_saved_between_two_pieces_has_no_predictions_of_later_rows(tmp_path):
+    X, y = data(11, n_rows=300)
+    model = estimator("best-greedy").set_params(n_jobs=2)
+    stream, path = model._learn_blocks(Batch(X, as_rows(X), read_labels(y), None, None)), tmp_path / "model.treemax"
+    numbers = []
+    for _ in stream:
+        model.save(path, resume=True)
+        summary = treemax.load(path).model_.stream
+        numbers.append(max([number for number, *_ in summary._predictions], default=-1))
+        assert numbers[-1] < summary.rows
+    assert numbers[-1] > 200
+
+
 # --- threads ---------------------------------------------------------------------------------------------
 
 

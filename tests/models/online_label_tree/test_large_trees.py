@@ -152,6 +152,33 @@ def test_ctrl_c_while_tables_are_moved_leaves_them_sound():
     assert number > 100
 
 
+def free_tables(tree):
+    """Where the tables begin that are no longer used."""
+    starts = []
+    for link in tree.store.free:
+        start = int(link)
+        while start >= 0:
+            starts.append(start)
+            start = int(kernels._next_unused.py_func(tree.store.slots[start]))
+    return starts
+
+
+def test_several_threads_reuse_no_table():
+    """A thread may search a table that another one has freed; for a block of another width, it would follow what is there
+    to records that do not exist."""
+    random = np.random.RandomState(0)
+    stream = [(x, [i % 40]) for i, x in enumerate(wide_rows(random, 800, 2000, 20))]
+    rows, targets = as_arrays(stream)
+    tree = taught(empty_tree(False, PLAIN), rows[:200], targets[:200], PLAIN)
+    tree.reserve(slots=2**20)  # which reuses the free ones
+    taught(tree, rows[200:400], targets[200:400], PLAIN, seen=200)
+    slots, before = tree.store.slots, free_tables(tree)
+    taught(tree, rows[400:], targets[400:], PLAIN, seen=400, threads=2)
+    assert tree.store.slots is slots, "the tables were not moved"
+    assert before and set(before) < set(free_tables(tree))
+    assert_tables_are_sound(tree)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("threads", [2, 4])
 @pytest.mark.parametrize("policy", ["best-greedy", "random", "complete", "one-level"])

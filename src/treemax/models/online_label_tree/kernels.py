@@ -39,9 +39,9 @@ BEST_GREEDY, BEST_GREEDY_PRINTED, RANDOM, COMPLETE, ONE_LEVEL, NO_GROWTH = 0, 1,
 # Indices into `counts`.
 NODES, BLOCKS, LINES, SLOTS, LINES_PLANNED, SLOTS_PLANNED = 0, 1, 2, 3, 4, 5
 SELECTED, RANDOM_STATE, UPDATES, AUXILIARY_UPDATES, TABLE_LOCK = 6, 7, 8, 9, 10
-LINES_WANTED, SLOTS_WANTED, WIDEST, START, TABLE_SLOTS, MOST_BYTES, N_COUNTS = 11, 12, 13, 14, 15, 16, 17
+LINES_WANTED, SLOTS_WANTED, WIDEST, START, TABLE_SLOTS, MOST_BYTES, SHARED, N_COUNTS = 11, 12, 13, 14, 15, 16, 17, 18
 # WIDEST: the most children of a node; START: the node where the search for the place of a new label begins; TABLE_SLOTS:
-# those of tables in use; MOST_BYTES: the bound on memory
+# those of tables in use; MOST_BYTES: the bound on memory; SHARED: whether several threads learn
 
 NO_BOUND = 2**62
 # Bytes in all arrays of a node, a block and a slot. Within a bound, an array has an eighth of spare capacity at most, and
@@ -221,10 +221,13 @@ def fits(lines, slots, store, counts):
 
 @bare_kernel
 def new_table(bits, store, counts):
-    """Allocate a table with empty slots, reusing a free one if possible; -1 if the capacity is exhausted."""
+    """Allocate a table with empty slots, reusing a free one if possible; -1 if the capacity is exhausted.
+
+    While several threads learn none is reused: one may still search it for another block, and look for records of that
+    block's width where there are none."""
     while not atomic.acquire(counts, TABLE_LOCK):
         pass
-    start = store.free[bits]
+    start = np.int64(-1) if counts[SHARED] else store.free[bits]
     if start >= 0:
         store.free[bits] = _next_unused(store.slots[start])
     elif counts[SLOTS] + (1 << bits) <= store.slots.size:

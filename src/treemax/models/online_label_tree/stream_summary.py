@@ -45,7 +45,12 @@ class StreamSummary:
     def add_prediction(
         self, number: int, scores: NDArray[np.float32], ids: NDArray[np.int64], truth: NDArray[Any], weight: float = 1.0
     ) -> None:
-        """Add a prediction: the scores of the best labels, their ids, the true labels, and the weight of the row."""
+        """Add a prediction: the scores of the best labels, their ids, the true labels, and the weight of the row.
+
+        It replaces those from this row on, which were predicted by a call that ended before it learned them.
+        """
+        while self._predictions and self._predictions[-1][0] >= number:
+            self._predictions.pop()
         kept, hits = np.zeros(LABELS, dtype=np.float32), np.zeros(LABELS, dtype=bool)
         kept[: len(scores)], hits[: len(ids)] = scores, np.isin(ids, truth) & (ids >= 0)
         self._predictions.append((number, kept, hits, len(truth), weight))
@@ -76,7 +81,9 @@ class StreamSummary:
         return [self.rows, self.labels, self.entries, self._n_dropped if resume else 0]
 
     def arrays(self) -> dict[str, NDArray[Any]]:
-        parts = list(zip(*self._predictions)) if self._predictions else [()] * 5
+        """Return the predictions for rows that were learned since."""
+        learned = [prediction for prediction in self._predictions if prediction[0] < self.rows]
+        parts = list(zip(*learned)) if learned else [()] * 5
         shapes = [(-1,), (-1, LABELS), (-1, LABELS), (-1,)]
         arrays: dict[str, NDArray[Any]] = {
             name: np.array(part, dtype=kind).reshape(shape)
@@ -93,7 +100,7 @@ class StreamSummary:
             raise ValueError(f"the counts of the stream are {counts}, expected four whole numbers")
         self.rows, self.labels, self.entries, self._n_dropped = counts
         n = len(arrays["numbers"]) if arrays else 0
-        if n < min(self._n_dropped, MAX_PREDICTIONS):
+        if n < min(self._n_dropped, MAX_PREDICTIONS // 2):  # a few of rows not learned yet may not be stored
             raise ValueError("predictions of the stream are missing")
         if not arrays:
             return self

@@ -327,6 +327,7 @@ def _learn_piece(
         tree.scratch.append(scratch)
 
     others = [-1] if also is not None else []
+    tree.counts[kernels.SHARED] = threads > 1
     while (done < cuts[1:]).any():
         run_all([*others, *np.flatnonzero(done < cuts[1:]).tolist()], work, threads)
         others = []

@@ -85,8 +85,8 @@ def empty_top_k(n_rows: int, k: int) -> tuple[NDArray[np.int64], NDArray[np.floa
 
 
 class NodeWeights(NamedTuple):
-    """The largest weight of the labels below every node, and the number of labels without a weight; -1 if an inner node has
-    none."""
+    """The largest weight of the labels below every node, then zeros, since kernels read whole vectors, and the number of
+    labels without a weight; -1 if an inner node has none."""
 
     values: NDArray[np.float32]
     n_left_out: int
@@ -108,10 +108,10 @@ def largest_weights(
     `model` keeps it for the next call, which often has the same weights.
     """
     last = model.__dict__.get("_last_weights")
-    if last is None or last[0] is not weights or last[1] is not parent or len(last[2].values) != n_nodes:
-        out = np.zeros(n_nodes + WIDTH, dtype=np.float32)[:n_nodes]  # kernels read it in whole vectors
+    if last is None or last[0] is not weights or last[1] is not parent or len(last[2].values) != n_nodes + WIDTH:
+        out = np.zeros(n_nodes + WIDTH, dtype=np.float32)
         kernels.largest_weights(read_only(parent), read_only(leaf_of), read_only(weights), out)
-        pruned = out == 0
+        pruned = out[:n_nodes] == 0
         pruned[leaf_of[leaf_of >= 0]] = False
         n_left_out = -1 if pruned.any() else int(np.count_nonzero(weights == 0))
         model.__dict__["_last_weights"] = last = weights, parent, NodeWeights(read_only(out), n_left_out)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import importlib.util
+import multiprocessing
 import runpy
 import shlex
 import signal
@@ -102,7 +103,7 @@ def stopped(monkeypatch):
     monkeypatch.setattr(treemax.datasets, "load_wordnet", stop)
     monkeypatch.setattr(LabelClassifier, "fit", stop)
     works = {subprocess: ("run", "Popen"), tempfile: ("TemporaryDirectory",), gzip: ("open",), np: ("load",)}
-    works |= {np.random: ("default_rng",), Path: ("mkdir",)}
+    works |= {np.random: ("default_rng",), Path: ("mkdir",), multiprocessing: ("get_context",)}
     for module, names in works.items():
         for name in names:
             monkeypatch.setattr(module, name, stop)

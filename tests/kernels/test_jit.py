@@ -66,18 +66,6 @@ def test_the_garbage_collector_is_paused_only_while_kernels_are_compiled():
         gc.enable()
 
 
-def test_objects_that_the_caller_froze_stay_frozen():
-    made = {"__name__": "treemax.example"}
-    exec("def double(x):\n    return 2 * x\n", made)
-    gc.freeze()
-    try:
-        frozen = gc.get_freeze_count()
-        assert jit.kernel(made["double"])(21) == 42
-        assert gc.get_freeze_count() > frozen / 2 > 0
-    finally:
-        gc.unfreeze()
-
-
 OPERATIONS = """
 def results(a, b):
     total = a + b

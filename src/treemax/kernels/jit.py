@@ -38,7 +38,10 @@ from numba.core.typing.context import Context
 
 logger = logging.getLogger("treemax.compiling")
 Function = TypeVar("Function", bound=Callable[..., Any])
-TESTED_NUMBA = (0, 66), (0, 68)  # oldest and newest version whose internals `_KernelCompiler` uses; others compile as usual
+TESTED_NUMBA = (
+    (0, 66),
+    (0, 68),
+)  # oldest and newest version whose internals `_KernelCompiler` uses; others compile as usual
 UNUSED_PASSES = {  # for `with`, closures, comprehensions, Numba's own inlining, sums of arrays, and `inspect_types`
     "WithLifting", "InlineClosureLikes", "InlineInlinables", "InlineOverloads", "MakeFunctionToJitFunction", "LiteralUnroll",
     "NopythonRewrites", "AnnotateTypes",
@@ -367,7 +370,7 @@ def _imports(source: str, package: str) -> Iterator[str]:
 
 class _Compilations(event.Listener):
     """Announces the first compilation of a process, measures the time of all, and pauses the garbage collector, which
-    would take a fifth of it."""
+    would take a tenth of it."""
 
     def __init__(self) -> None:
         self.announced = False
@@ -405,9 +408,6 @@ class _Compilations(event.Listener):
             self.seconds += time.perf_counter() - self.started
             self.started = 0.0
             if self.paused:
-                if not gc.get_freeze_count():
-                    gc.freeze()  # makes all objects old ones, so that the next collection does not look at them
-                    gc.unfreeze()
                 gc.enable()
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import importlib
 import importlib.util
 import multiprocessing
 import runpy
@@ -95,6 +96,7 @@ class Watched(dict):
 @pytest.fixture
 def stopped(monkeypatch):
     """Everything that costs time ends at once."""
+    importlib.import_module("matplotlib.pyplot")  # makes folders: an import that ends there would spoil later ones
 
     def stop(*args, **options):
         raise StartedError

@@ -78,7 +78,8 @@ class SoftmaxTree(LabelClassifier):
         all of them.
     alpha : "auto" or float
         L1 penalty of the weights, relative to the sum of the losses of the rows; "auto" selects a value from 0.003 to
-        10 by the error on a tenth of the rows, which takes several times as long.
+        10 by the error on a tenth of the rows, which takes several times as long. Rows with very small or very large values
+        are scaled in training, so that penalties do not depend on their units.
     iterations : int
         Maximum number of TAO iterations, each over all nodes from the leaves to the root.
     early_share : float
@@ -240,10 +241,10 @@ class SoftmaxTree(LabelClassifier):
         weights = targets.weights
         squared_length, width = mean_squared_length(rows, weights)
         rows = clip_outliers(rows, squared_length / width)
-        unit = _unit(rows, weights, squared_length)
-        rows = rows if unit == 1.0 else _times(rows, unit)
+        factor = _row_factor(rows, weights, squared_length)
+        rows = rows if factor == 1.0 else _times(rows, factor)
         random = check_random_state(self.random_state)
-        states = [state.in_units(1.0 / unit) for state in self._warm_start_states(rows, n_labels)]
+        states = [state.with_weights_times(1.0 / factor) for state in self._warm_start_states(rows, n_labels)]
         alpha = self.alpha_ if states else self._selected_alpha(rows, labels, weights, n_labels, random)
         settings = self._settings(rows, alpha, n_labels)
         started: list[Any] = [(state, None) for state in states] or [
@@ -264,10 +265,11 @@ class SoftmaxTree(LabelClassifier):
                         bar.set_postfix_str(_progress_text(state.history))
 
             def kept(states: list[SoftmaxTreeState], held_out: Coverage | None) -> SoftmaxTreeModel:
-                model = self._pack(states, table, executor, settings, n_labels)
+                trees = [steps.prune(table, executor, state, settings) for state in states]
+                model = SoftmaxTreeModel.pack(trees, n_labels, rows.shape[1])
                 smoothing = self._best_smoothing(model, rows, labels, weights, held_out)
-                self._keep([state.in_units(unit) for state in states], alpha, smoothing)
-                return model if unit == 1.0 else self._pack(states, table, executor, settings, n_labels, unit)
+                self._keep([state.with_weights_times(factor) for state in states], alpha, smoothing)
+                return model if factor == 1.0 else SoftmaxTreeModel.pack(trees, n_labels, rows.shape[1], factor)
 
             try:
                 train(table, executor, started)
@@ -291,11 +293,10 @@ class SoftmaxTree(LabelClassifier):
         return steps.initial_state(rows, labels, n_labels, depth, self.start, random, int(self.n_init), weights)
 
     def _pack(
-        self, states: Sequence[SoftmaxTreeState], table: Table, executor: Executor, settings: TaoSettings, n_labels: int,
-        unit: float = 1.0,
-    ) -> SoftmaxTreeModel:  # fmt: skip
+        self, states: Sequence[SoftmaxTreeState], table: Table, executor: Executor, settings: TaoSettings, n_labels: int
+    ) -> SoftmaxTreeModel:
         trees = [steps.prune(table, executor, state, settings) for state in states]
-        return SoftmaxTreeModel.pack(trees, n_labels, table.rows.shape[1], unit)
+        return SoftmaxTreeModel.pack(trees, n_labels, table.rows.shape[1])
 
     def _warm_start_states(self, rows: Rows, n_labels: int) -> list[SoftmaxTreeState]:
         if not self.warm_start or "model_" not in self.__dict__:
@@ -535,7 +536,7 @@ def _are_dense(rows: Rows) -> bool:
     return bool(used >= DENSE * rows.shape[0] * rows.shape[1])
 
 
-def _unit(rows: Rows, weights: Weights, squared_length: float) -> float:
+def _row_factor(rows: Rows, weights: Weights, squared_length: float) -> float:
     """Return the power of two by which rows are multiplied in training: one, unless they are far too short or too long.
 
     Dense rows are measured from their mean, since the solvers centre them.

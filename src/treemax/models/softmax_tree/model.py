@@ -66,14 +66,16 @@ class SoftmaxTreeModel(FromCandidates):
     precision: ClassVar[str]  # of the weights
 
     @classmethod
-    def pack(cls, trees: list[Branch | Softmax], n_labels: int, n_features: int, unit: float = 1.0) -> SoftmaxTreeModel:
-        """Number the nodes of all trees, each after its parent, and pack their weights, times `unit`, into one structure."""
+    def pack(
+        cls, trees: list[Branch | Softmax], n_labels: int, n_features: int, factor: float = 1.0
+    ) -> SoftmaxTreeModel:
+        """Number the nodes of all trees, each after its parent, and pack their weights, times `factor`, into one structure."""
         branches: list[Branch] = []
         leaves: list[Softmax] = []
         links: list[tuple[int, int]] = []
 
         def number(tree: Branch | Softmax) -> int:
-            tree = tree if unit == 1.0 else replace(tree, coef=tree.coef * np.float32(unit))
+            tree = tree if factor == 1.0 else replace(tree, coef=tree.coef * np.float32(factor))
             if isinstance(tree, Softmax):
                 leaves.append(tree)
                 return -len(leaves)

@@ -29,10 +29,6 @@ class Plane:
         """The sum of the absolute weights."""
         return penalty(self.coef, alpha=1.0)
 
-    def in_units(self, unit: np.float32) -> Plane:
-        """Return the plane for rows that are divided by `unit`."""
-        return replace(self, coef=self.coef * unit)
-
     @property
     def is_constant(self) -> bool:
         """Whether every row goes left: a placeholder of a node in a tree that is not complete."""
@@ -53,10 +49,6 @@ class Leaf:
             return np.full(len(labels), -1)
         place = np.minimum(np.searchsorted(self.classes, labels), len(self.classes) - 1)
         return np.where(self.classes[place] == labels, place, -1)
-
-    def in_units(self, unit: np.float32) -> Leaf:
-        """Return the leaf for rows that are divided by `unit`."""
-        return replace(self, coef=self.coef * unit)
 
     def without_labels(self, kept: NDArray[np.bool_]) -> Leaf:
         """Return the leaf with the `kept` labels only, numbered anew."""
@@ -132,12 +124,12 @@ class SoftmaxTreeState:
         leaves = [None if leaf is None else leaf.without_labels(kept) for leaf in self.leaves]
         return SoftmaxTreeState(self.depth, list(self.planes), leaves, list(self.history))
 
-    def in_units(self, unit: float) -> SoftmaxTreeState:
-        """Return the state for rows that are divided by `unit`; without loss of bits if it is a power of two."""
-        if unit == 1.0:
+    def with_weights_times(self, factor: float) -> SoftmaxTreeState:
+        """Return the state with all weights multiplied: that for rows divided by `factor`."""
+        if factor == 1.0:
             return self
-        planes = [plane and plane.in_units(np.float32(unit)) for plane in self.planes]
-        leaves = [leaf and leaf.in_units(np.float32(unit)) for leaf in self.leaves]
+        planes = [plane and replace(plane, coef=plane.coef * np.float32(factor)) for plane in self.planes]
+        leaves = [leaf and replace(leaf, coef=leaf.coef * np.float32(factor)) for leaf in self.leaves]
         return SoftmaxTreeState(self.depth, planes, leaves, list(self.history))
 
     def penalty(self, settings: TaoSettings) -> float:

@@ -249,7 +249,7 @@ def _predict_first(
 
 
 def _joined(parts: list[SparseRows]) -> SparseRows:
-    """Return the rows of all parts, one part after the other."""
+    """Return the rows of all parts, one part after the other (`take_sparse_rows` looks at all rows, and sorted ones)."""
     if len(parts) == 1:
         return parts[0]
     lengths = np.concatenate([np.diff(part.indptr) for part in parts])
